@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import threading
 import time
 from typing import Any
 
@@ -14,6 +15,8 @@ from . import messages
 UNTIL_FLUSH_MS = 600_000
 # Time seeks need messages of different milliseconds.
 BETWEEN_SENDS_S = 0.003
+# For the answers to all messages of a batch, once it is flushed.
+ANSWERS_S = 15.0
 KINDS = {
     "Exclusive": pulsar.ConsumerType.Exclusive,
     "Failover": pulsar.ConsumerType.Failover,
@@ -102,6 +105,7 @@ class Clients:
     def produce_batch(self, on: str, messages: list[dict[str, Any]]) -> object:
         """Sends all at once, in the batches of the producer's container; returns their ids."""
         producer, done = self._producers[on], []
+        answers = threading.Semaphore(0)
         time.sleep(BETWEEN_SENDS_S)
         for fields in messages:
             payload, content = self._content(fields := dict(fields))
@@ -111,9 +115,15 @@ class Clients:
 
             def sent(result: Any, found: Any, slot: list[Any] = slot) -> None:
                 slot.extend((result, found))
+                answers.release()
 
             producer.send_async(content, sent, **fields)
         producer.flush()
+        # The client may return from the flush before it has called back for each message.
+        deadline = time.monotonic() + ANSWERS_S
+        for _ in done:
+            if not answers.acquire(timeout=max(deadline - time.monotonic(), 0)):
+                break
         return [self._batched(producer, *slot) for slot in done]
 
     def _batched(self, producer: pulsar.Producer, payload: str, *outcome: Any) -> object:

@@ -22,6 +22,9 @@ QUIET_S = 3.5
 # While comparing: what must come, and what must not.
 PATIENCE_S = 15.0
 SILENCE_S = 0.15
+# A compaction waits for those of other topics, and for the start of its process.
+COMPACTION_S = 120.0
+RUNNING = [200, {"status": "RUNNING"}]
 POLL_S = 0.02
 READER = re.compile(r"(multiTopicsReader|reader)-[0-9a-f]{8,}")
 TOKEN = re.compile(r"\{(ledger|entry|time):([^}]+)\}")
@@ -128,7 +131,9 @@ class Run:
         found, since = ask(), time.monotonic()
         limit = QUIET_S if self._expected is None else PATIENCE_S
         pause = POLL_S
-        while found != self._expected and time.monotonic() - since < limit:
+        while found != self._expected:
+            if time.monotonic() - since >= (COMPACTION_S if found == RUNNING else limit):
+                break
             time.sleep(pause)
             pause = min(pause * 1.5, 0.2)
             again = ask()
