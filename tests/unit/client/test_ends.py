@@ -11,6 +11,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.client import (
     EARLIEST,
+    AccessMode,
     BatchReceive,
     Client,
     Message,
@@ -24,6 +25,7 @@ from magnetar.core.names import parse_topic
 
 PATIENCE_S = 10.0
 SILENCE_S = 0.3
+CHUNKED_BYTES = 6 * 1024 * 1024
 Rig = tuple[BrokerService, Client]
 
 
@@ -93,6 +95,33 @@ async def test_grouped_acks_reach_the_broker_before_it_delivers_again(rig: Rig) 
         with pytest.raises(OperationTimeout):
             await consumer.receive(SILENCE_S)
         assert consumer.stats.reconnects == 1
+
+
+async def test_the_rest_of_a_message_whose_first_chunk_is_acknowledged_is_not_kept(
+    rig: Rig,
+) -> None:
+    """The broker has recorded a part of an ack before the connection was lost."""
+    service, client = rig
+    async with (
+        client.consumer("t", "s") as consumer,
+        client.producer("t", batching=None, chunking=True, chunk_bytes_max=1 << 20) as producer,
+    ):
+        await producer.send(b"x" * CHUNKED_BYTES)
+        message = await consumer.receive(PATIENCE_S)
+        acks = message.entry.acks
+        acks.group.add(message.entry.chunk_ids[0])
+        acks.flush()
+        await consumer.last_message_ids()  # the broker has read it
+        drop_connections(client)
+        await producer.send(b"next")
+        message = await consumer.receive(PATIENCE_S)
+        assert message.value == b"next"
+        await consumer.ack(message)
+    topic = service.topics.loaded(parse_topic("t"))
+    assert isinstance(topic, PersistentTopic)
+    async with asyncio.timeout(PATIENCE_S):
+        while topic.subscriptions["s"].cursor.backlog:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
 
 
 async def test_a_consumer_acknowledges_what_another_has_received(rig: Rig) -> None:
@@ -184,6 +213,29 @@ async def test_a_lazy_partition_that_attaches_as_its_producer_closes_is_closed(r
     async with asyncio.timeout(PATIENCE_S):
         while topic is not None and topic.producers:  # noqa: ASYNC110 - the broker shares the loop
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("event", ["unload", "lost connection"])
+async def test_a_wait_for_exclusive_access_goes_on(rig: Rig, event: str) -> None:
+    service, client = rig
+    async with Client(client.service_url, backoff_max_s=0.1) as other:
+        holder = await other.producer("t", access_mode=AccessMode.EXCLUSIVE)
+        waiting = asyncio.create_task(
+            client.producer("t", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE).opened()
+        )
+        topic = service.topics.loaded(parse_topic("t"))
+        assert isinstance(topic, PersistentTopic)
+        while not topic.producers.waiting:  # noqa: ASYNC110 - the broker shares the loop
+            await asyncio.sleep(0)
+        if event == "unload":
+            await service.topics.unload(parse_topic("t"))
+        else:
+            drop_connections(client)
+        await holder.close()
+        async with asyncio.timeout(PATIENCE_S):
+            producer = await waiting
+        await producer.send(b"x")
+        await producer.close()
 
 
 async def test_permits_that_were_refused_are_not_returned() -> None:

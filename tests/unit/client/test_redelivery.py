@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.client.consumer.ack_group import AckGroup
 from magnetar.client.consumer.chunks import ChunkAssembler
+from magnetar.client.consumer.entry import BadEntry
 from magnetar.client.consumer.redelivery import REPLACED_MIN, NegativeAcks, UnackedTracker
 from magnetar.client.options import RedeliveryBackoff
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -137,10 +138,29 @@ def chunk(number: int, count: int = 3, uuid: str = "p-1") -> pb.MessageMetadata:
     )
 
 
+class Chunks:
+    """An assembler, what it has discarded, and the orphans that it has offered."""
+
+    def __init__(self, *, orphans_acked: bool) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.discards: list[tuple[float, list[Place], int]] = []
+        self.orphans: list[Place] = []
+
+        def discard(places: list[Place], count: int) -> None:
+            self.discards.append((round(loop.time() - began, 3), places, count))
+
+        def orphan(place: Place) -> bool:
+            self.orphans.append(place)
+            return orphans_acked
+
+        self.assembler = ChunkAssembler(loop, 2, 60.0, discard, orphan)
+
+
 def test_chunks_are_assembled_or_discarded() -> None:
     async def scenario() -> None:
-        calls = Calls()
-        chunks = ChunkAssembler(calls.loop, 2, 60.0, calls)
+        rig = Chunks(orphans_acked=False)
+        chunks = rig.assembler
         assert chunks.add(chunk(0), b"a", (1, 0)) is None
         assert chunks.add(chunk(0, uuid="other"), b"x", (1, 1)) is None
         assert chunks.add(chunk(1), b"b", (1, 2)) is None
@@ -148,10 +168,41 @@ def test_chunks_are_assembled_or_discarded() -> None:
         assert complete is not None
         assert (complete.payload, complete.places) == (b"abc", ((1, 0), (1, 2), (1, 3)))
         assert chunks.add(chunk(2, uuid="headless"), b"z", (1, 4)) is None
-        assert calls.calls == [(0.0, [(1, 4)])]
         await asyncio.sleep(61)
-        assert calls.calls[1:] == [(60.0, [(1, 1)])]
-        assert not chunks
+        assert rig.discards == [(0.0, [(1, 4)], 1), (60.0, [(1, 1)], 1)]
+        assert not len(chunks)
+
+    virtually(scenario)
+
+
+def test_discards_of_a_message_are_counted_until_it_is_complete() -> None:
+    async def scenario() -> None:
+        rig = Chunks(orphans_acked=True)
+        chunks = rig.assembler
+        chunks.add(chunk(0), b"a", (1, 0))
+        assert chunks.add(chunk(2), b"c", (1, 2)) is None  # the second is missing
+        assert chunks.add(chunk(1), b"b", (1, 1)) is None  # not an orphan: its beginning came
+        chunks.add(chunk(0), b"a", (1, 0))
+        chunks.add(chunk(0), b"a", (1, 3))  # its producer sends it again
+        assert [(places, count) for _, places, count in rig.discards] == [
+            ([(1, 0), (1, 2)], 1),
+            ([(1, 1)], 1),
+            ([(1, 0)], 2),
+        ]
+        chunks.add(chunk(1), b"b", (1, 4))
+        assert chunks.add(chunk(2), b"c", (1, 5)) is not None
+        assert not rig.orphans
+        assert chunks.add(chunk(1), b"b", (1, 6)) is None
+        assert rig.orphans == [(1, 6)]
+        assert len(rig.discards) == 3
+
+    virtually(scenario)
+
+
+def test_chunks_that_cannot_be_are_refused() -> None:
+    async def scenario() -> None:
+        with pytest.raises(BadEntry):
+            Chunks(orphans_acked=True).assembler.add(chunk(0, count=-1), b"a", (1, 0))
 
     virtually(scenario)
 

@@ -6,7 +6,7 @@ that the broker delivers again although they were acknowledged.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -56,6 +56,12 @@ class AckGroup:
             self._flush()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._group_s, self._due)
+
+    def add_all(self, places: Iterable[Place]) -> None:
+        """Acknowledges entries together: a part of a message would stay unread for ever."""
+        *first, last = places
+        self.individual.update(dict.fromkeys(first, 0))
+        self.add(last)
 
     def add_cumulative(self, place: Place, left: int = 0) -> None:
         """Acknowledges everything up to an entry."""

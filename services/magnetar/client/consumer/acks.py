@@ -44,6 +44,9 @@ PARTIAL_BATCHES_MAX: Final = 10_000
 """Batches that were acknowledged in part by ids alone; the oldest is forgotten beyond that."""
 IDS_PER_REDELIVERY_MAX: Final = 1000
 CHUNK_REDELIVERY_DELAY_S: Final = 1.0
+CHUNK_REDELIVERY_MAX_S: Final = 3600.0
+"""An incomplete message comes again after twice the time, up to this, and to the nack delay."""
+CHUNK_DOUBLINGS_MAX: Final = 16
 
 Place = tuple[int, int]
 
@@ -114,8 +117,7 @@ class Acks:
         if self._dying:
             self._dying.pop(place, None)
         if entry.chunk_ids:
-            for chunk in entry.chunk_ids:
-                self.group.add(chunk)
+            self.group.add_all(entry.chunk_ids)
         else:
             self.group.add(place)
 
@@ -141,7 +143,9 @@ class Acks:
         if self.unacked is not None:
             self.unacked.discard(place)
         if message_id.first_chunk is not None:
-            self.group.add((message_id.first_chunk.ledger_id, message_id.first_chunk.entry_id))
+            first = (message_id.first_chunk.ledger_id, message_id.first_chunk.entry_id)
+            self.group.add_all((first, place))
+            return
         self.group.add(place)
 
     def _keep_partial(self, place: Place, left: int) -> None:
@@ -340,9 +344,11 @@ class Acks:
         for chunk in (entry.chunk_ids if entry is not None else ())[:-1]:
             self._nacks.add(chunk, redelivery_count)
 
-    def unacked_chunk(self, place: Place) -> None:
-        """Redelivers the chunk of a message that was discarded."""
-        self._nacks.add(place, 0)
+    def unacked_chunk(self, place: Place, count: int) -> None:
+        """Redelivers the chunk of a message that was discarded so often."""
+        first_s = max(self._shared.options.negative_ack_delay_s, CHUNK_REDELIVERY_DELAY_S)
+        delay_s = first_s * 2 ** min(count - 1, CHUNK_DOUBLINGS_MAX)
+        self._nacks.add(place, 0, min(delay_s, max(first_s, CHUNK_REDELIVERY_MAX_S)))
 
     def _nacks_due(self, places: list[Place]) -> None:
         self.redeliver(places)

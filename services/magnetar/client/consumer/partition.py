@@ -87,7 +87,11 @@ class PartitionConsumer:
         self.acks = Acks(context, shared, self)
         options = shared.options
         self._chunks = ChunkAssembler(
-            self._loop, options.chunks_pending_max, options.chunk_expiry_s, self._discard_chunks
+            self._loop,
+            options.chunks_pending_max,
+            options.chunk_expiry_s,
+            self._discard_chunks,
+            self._ack_orphan,
         )
         self._writers = WriterSchemas(context, topic, self.schema, self._deliver)
         self.refusal: ClientError | None = None
@@ -382,7 +386,19 @@ class PartitionConsumer:
         entry.first_chunk = MessageId(ledger_id, entry_id, self.partition, topic=self.topic)
         self._take(entry, [Message(plain, entry)], 0)
 
-    def _discard_chunks(self, places: list[tuple[int, int]]) -> None:
+    def _ack_orphan(self, place: tuple[int, int]) -> bool:
+        """Acknowledges a chunk without a beginning; returns whether it may.
+
+        Entries come in order to the only consumer of a subscription, so the beginning is
+        acknowledged, or lies before the subscription's start. It may be with another consumer of a
+        shared one.
+        """
+        if self.shared.acks_single:
+            return False
+        self.acks.group.add(place)
+        return True
+
+    def _discard_chunks(self, places: list[tuple[int, int]], count: int) -> None:
         self.shared.stats.chunks_discarded += len(places)
         log.warning("incomplete chunks discarded", topic=self.topic, chunks=len(places))
         if self.shared.options.chunk_ack_oldest:
@@ -390,7 +406,7 @@ class PartitionConsumer:
                 self.acks.group.add(place)
         else:
             for place in places:
-                self.acks.unacked_chunk(place)
+                self.acks.unacked_chunk(place, count)
 
     def _refuse_entry(self, place: tuple[int, int], count: int, error: BadEntry) -> None:
         """Acknowledges an entry that cannot be read, with its fault; encrypted entries stay."""

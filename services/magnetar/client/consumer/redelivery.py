@@ -46,10 +46,11 @@ class NegativeAcks:
     def __len__(self) -> int:
         return len(self._due)
 
-    def add(self, place: Place, redelivery_count: int) -> None:
-        """Redelivers an entry after the delay."""
+    def add(self, place: Place, redelivery_count: int, delay_s: float | None = None) -> None:
+        """Redelivers an entry after a delay, by default that of the options."""
         backoff = self._backoff
-        delay_s = self._delay_s if backoff is None else backoff.delay_s(redelivery_count)
+        if delay_s is None:
+            delay_s = self._delay_s if backoff is None else backoff.delay_s(redelivery_count)
         due = self._loop.time() + delay_s
         self._due[place] = due
         heappush(self._heap, (due, place))

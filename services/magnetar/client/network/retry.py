@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeVar
 
-from magnetar.client.errors import ClientError, OperationTimeout
+from magnetar.client.errors import ClientError, Disconnected, OperationTimeout
 from magnetar.core.backoff import Backoff
 
 FIRST_BACKOFF_S: Final = 0.1
@@ -45,6 +45,21 @@ async def retrying(
         if loop.time() + pause_s >= deadline:
             raise _late(what, timeout_s, topic, last) from last
         await asyncio.sleep(pause_s)
+
+
+async def while_disconnected(
+    operation: Callable[[], Awaitable[T]], *, random: Random, backoff_max_s: float
+) -> T:
+    """Returns the result of `operation`, repeated while its connection is lost.
+
+    For requests that the broker answers after any time; other errors end it.
+    """
+    backoff = Backoff(FIRST_BACKOFF_S, backoff_max_s, random)
+    while True:
+        try:
+            return await operation()
+        except Disconnected:
+            await asyncio.sleep(backoff.failed_s())
 
 
 def _late(what: str, timeout_s: float, topic: str, last: ClientError | None) -> ClientError:

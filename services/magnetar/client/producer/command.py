@@ -1,5 +1,9 @@
 """The commands that open and close the producer of one topic or partition."""
 
+import asyncio
+from typing import Any, cast
+
+from magnetar.client.errors import ClientError, OperationTimeout
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.lookup import schema_to_wire
 from magnetar.client.options import ProducerOptions
@@ -39,6 +43,30 @@ def producer_command(
     if options.initial_subscription:
         command.initial_subscription_name = options.initial_subscription
     return command
+
+
+async def producer_created(
+    connection: Connection,
+    producer_id: int,
+    topic: str,
+    answer: "asyncio.Future[Any]",
+    timeout_s: float | None,
+) -> pb.CommandProducerSuccess:
+    """Returns the answer to PRODUCER; without one, the broker is asked to close the producer."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return cast("pb.CommandProducerSuccess", await answer)
+    except BaseException as error:
+        connection.detach_producer(producer_id)
+        if not isinstance(error, ClientError):
+            close_unanswered(connection, producer_id)
+        if isinstance(error, TimeoutError) and not isinstance(error, ClientError):
+            raise OperationTimeout(
+                f"PRODUCER was not answered in {timeout_s} s",
+                topic=topic,
+                broker=connection.address,
+            ) from None
+        raise
 
 
 def close_unanswered(connection: Connection, producer_id: int) -> None:

@@ -6,7 +6,7 @@ after the reconnect. All state changes happen in callbacks of one loop, so nothi
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.client.attachment import ends_attachment
 from magnetar.client.context import Context
@@ -17,7 +17,6 @@ from magnetar.client.errors import (
     Disconnected,
     IncompatibleSchema,
     NotAllowed,
-    OperationTimeout,
     QuotaExceeded,
     SendTimeout,
     TopicTerminated,
@@ -27,12 +26,12 @@ from magnetar.client.errors import (
 from magnetar.client.limits import Permits
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
-from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying
+from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying, while_disconnected
 from magnetar.client.network.service_urls import parse_address
 from magnetar.client.options import AccessMode, ProducerOptions
 from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch, size_in_batch
 from magnetar.client.producer.chunks import Chunker
-from magnetar.client.producer.command import close_unanswered, producer_command
+from magnetar.client.producer.command import close_unanswered, producer_command, producer_created
 from magnetar.client.producer.encode import ChunkPlace, FrameEncoder, single_head
 from magnetar.client.producer.outgoing import OutgoingMessage, wire_id_of
 from magnetar.client.producer.pending import (
@@ -117,6 +116,8 @@ class PartitionProducer:
         """Why no message is taken any more; None while the producer is usable."""
         self._reconnect: asyncio.Task[Any] | None = None
         self._lost_while_attaching = False
+        self._answer: asyncio.Future[Any] | None = None
+        """The answer to the last PRODUCER."""
 
     # -- facts ---------------------------------------------------------------------------------
 
@@ -159,7 +160,11 @@ class PartitionProducer:
         """Attaches to the topic's broker for the first time."""
         options = self._context.options
         if self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE:
-            await self._attach(None, "")
+            await while_disconnected(
+                lambda: self._attach(None, ""),
+                random=self._context.random,
+                backoff_max_s=options.backoff_max_s,
+            )
             return
         try:
             await retrying(
@@ -182,21 +187,10 @@ class PartitionProducer:
         self._lost_while_attaching = False
         connection.attach_producer(self._producer_id, self)
         command = self._command()
-        try:
-            answer = connection.start_request(CommandType.PRODUCER, command, self.topic)
-            async with asyncio.timeout(timeout_s):
-                success = cast("pb.CommandProducerSuccess", await answer)
-        except BaseException as error:
-            connection.detach_producer(self._producer_id)
-            if not isinstance(error, ClientError):
-                close_unanswered(connection, self._producer_id)
-            if isinstance(error, TimeoutError) and not isinstance(error, ClientError):
-                raise OperationTimeout(
-                    f"PRODUCER was not answered in {timeout_s} s",
-                    topic=self.topic,
-                    broker=connection.address,
-                ) from None
-            raise
+        self._answer = connection.start_request(CommandType.PRODUCER, command, self.topic)
+        success = await producer_created(
+            connection, self._producer_id, self.topic, self._answer, timeout_s
+        )
         if connection.closed or self._lost_while_attaching:
             raise Disconnected(
                 "The producer was closed as it was created",
@@ -271,6 +265,10 @@ class PartitionProducer:
     def _lost(self, redirect: str) -> None:
         self._connection = None
         self._lost_while_attaching = True
+        if self._answer is not None and not self._answer.done():
+            # The broker has forgotten the request as well: a wait for exclusive access would last.
+            closed = Disconnected("The broker closed the producer", topic=self.topic)
+            self._answer.set_exception(closed)
         if self.refusal is not None or not self._was_attached:
             return
         if self._reconnect is None or self._reconnect.done():
