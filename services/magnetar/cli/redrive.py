@@ -204,7 +204,8 @@ def _redrive(
 
     shown = _Shown(str(topic))
     try:
-        return Part(str(topic), ask, shown.update, limited=args.limit is not None).run()
+        limited = args.limit is not None and not args.dry_run
+        return Part(str(topic), ask, shown.update, limited=limited).run()
     finally:
         shown.end()
 

@@ -27,7 +27,7 @@ PASSING: Final = frozenset({0, 502, 503, 504})
 """Statuses while a topic changes its owner; 0 is that of a broker that does not answer."""
 
 Ask = Callable[[str, str], RedriveProgress]
-"""Sends a request with a method, and the id of the redrive that it concerns."""
+"""Sends a request with a method, and the id of the redrive that it concerns, if that has one."""
 
 
 class Part:
@@ -41,8 +41,8 @@ class Part:
         self._ask = ask
         self._show = show
         self._limited = limited
-        self._id = ""
-        """Of the redrive that runs; empty while there is none."""
+        self._id: str | None = None
+        """Of the redrive that runs; None while there is none, empty from an earlier version."""
         self._last = RedriveProgress(state="running")
         self._moved_before = 0
         """By earlier redrives of this order."""
@@ -69,9 +69,10 @@ class Part:
         if self._last.ended and not self._carry_on(self._last.error):
             return
         try:
-            self._report(self._ask("GET", self._id) if self._id else self._ask("POST", ""))
+            started = self._id is not None
+            self._report(self._ask("GET", self._id or "") if started else self._ask("POST", ""))
         except AdminFailed as error:
-            if error.status == NOT_FOUND and self._id:
+            if error.status == NOT_FOUND and started:
                 self._carry_on("the broker that ran it has died, or has lost the topic")
             elif error.status in PASSING:
                 self._wait_for_owner(str(error))
@@ -79,7 +80,7 @@ class Part:
                 self._fail(str(error))
 
     def _report(self, progress: RedriveProgress) -> None:
-        further = progress.moved > (self._last.moved if self._id else 0)
+        further = progress.moved > (0 if self._id is None else self._last.moved)
         if further or progress.examined > self._examined_most:
             self._give_up_at = None
         self._examined_most = max(self._examined_most, progress.examined)
@@ -98,7 +99,7 @@ class Part:
             return False
         if not self._last.dry_run:
             self._moved_before += self._last.moved
-        self._id, self._last = "", replace(self._last, state="running", moved=0, resumable=False)
+        self._id, self._last = None, replace(self._last, state="running", moved=0, resumable=False)
         time.sleep(RESTART_S)
         print(f"magnetar redrive: {self._topic}: {reason} (started again)", file=sys.stderr)
         return True
@@ -127,7 +128,7 @@ class Part:
         )
 
     def _stop(self) -> None:
-        if not self._id:
+        if self._id is None:
             text = f"magnetar redrive: {self._topic}: Ctrl-C came before an answer: it may run"
             print(text, file=sys.stderr)
             return

@@ -7,6 +7,7 @@ from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import apart, faults, letters, table, together, topics, transactions
 
 from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.redrive import mover
 from magnetar.broker.redrive.dead_letters import DeadLetters
 from magnetar.broker.redrive.letters import Letter
 from magnetar.broker.redrive.mover import Mover
@@ -74,6 +75,10 @@ def letters_are_acked_at_once() -> None:
     plant(DeadLetters, "_ack_one", ack_one)
 
 
+def repeated_letters_are_committed() -> None:
+    plant(mover, "_reconnects", lambda _: 0)
+
+
 MOVES: Final = faults("unload", "kill broker", count=4)
 
 BUGS: Final = (
@@ -110,6 +115,14 @@ BUGS: Final = (
         "The letters are in a transaction, the acks are not: an abort loses them.",
         letters_are_acked_at_once,
         0,
+        together(topics(), apart(), MOVES, transactions(), letters()),
+    ),
+    Bug(
+        "a redrive commits what its producer has repeated",
+        "The owner of the origin dies after it has stored letters, before the receipts: the "
+        "producer repeats them at the next owner, and the transaction has them twice.",
+        repeated_letters_are_committed,
+        113,
         together(topics(), apart(), MOVES, transactions(), letters()),
     ),
 )

@@ -77,6 +77,13 @@ def test_a_redrive_continues_at_the_next_owner_and_sums_up() -> None:
     assert brokers.asked[-1] == ("GET", "c")
 
 
+def test_a_broker_of_an_earlier_version_gives_no_id() -> None:
+    brokers = Brokers([report(id_=""), report(id_="", moved=1), report("finished", "", moved=2)])
+    result, _ = part(brokers).run()
+    assert (result.state, result.moved) == ("finished", 2)
+    assert brokers.asked == [("POST", ""), ("GET", ""), ("GET", "")]
+
+
 def test_an_order_with_a_limit_is_not_started_again() -> None:
     brokers = Brokers([report(), report(moved=3), lost()])
     result, _ = part(brokers, limited=True).run()

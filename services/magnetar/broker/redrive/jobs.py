@@ -124,10 +124,10 @@ class Redrives:
         """
         progress = self._known.get((topic, subscription))
         if progress is None or id_ not in ("", progress.id):
-            which = f"redrive {id_}" if id_ else "redrive"
+            since = f" with the id {id_}, or another one since" if id_ else ""
             raise NotFound(
-                f"This broker has started no {which} of subscription {subscription} of {topic}, or "
-                "another one since"
+                f"This broker has started no redrive of subscription {subscription} of {topic}"
+                f"{since}"
             )
         return progress
 

@@ -1,6 +1,8 @@
 """Moves a group of dead letters in one transaction: acks here, messages at their targets.
 
 The transaction commits both or neither, so a crash at any point moves a message once or not at all.
+A producer that connects again repeats messages whose receipts were lost; then the transaction may
+have them twice, and is aborted.
 """
 
 import asyncio
@@ -43,6 +45,8 @@ COMMITS_MAX: Final = 3
 """How often a commit without an answer is requested."""
 PRODUCERS_MAX: Final = 64
 """Producers of one redrive that stay open."""
+REPEATS_MAX: Final = 5
+"""How often a group is moved again because a producer has connected again meanwhile."""
 CLOSE_TIMEOUT_S: Final = 2.0
 
 REFUSALS: Final = (
@@ -51,7 +55,6 @@ REFUSALS: Final = (
     InvalidTopicName,
     MessageTooBig,
     NotAllowed,
-    ProducerBusy,
     ProducerFenced,
     QuotaExceeded,
     TopicNotFound,
@@ -59,6 +62,8 @@ REFUSALS: Final = (
     UnsupportedVersion,
 )
 """Errors of a target that a repetition does not change soon; letters to others go on."""
+BUSY: Final = (*REFUSALS, ProducerBusy)
+"""Those of a new producer, whose name no other one has: another producer has exclusive access."""
 
 log = get_logger("magnetar.redrive")
 
@@ -88,6 +93,7 @@ class _Group:
 
     left: list[Addressed]
     skipped: Counter[Skip]
+    repeats: int = 0
 
 
 class Mover:
@@ -153,18 +159,20 @@ class Mover:
             )
         try:
             return await self._client.producer(str(target), schema=RawSchema(info), batching=None)
-        except REFUSALS as error:
+        except BUSY as error:
             log.info("redrive refused by target", target=str(target), error=str(error))
             return Skip.REFUSED
 
     async def _once(self, group: _Group, producers: dict[Lane, Producer[bytes]]) -> int | None:
-        """Moves a group; None if a target has refused some letters, and the others are left."""
+        """Moves a group; None if some letters are left, which another transaction may move."""
         transaction = await self._client.transaction(TRANSACTION_TIMEOUT_S)
+        connected_before = _reconnects(producers)
         try:
             async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
                 taken, skipped = await self._take(transaction, group)
                 refused = await self._send(transaction, taken, producers)
-            if not refused and taken:
+            repeated = _reconnects(producers) != connected_before
+            if taken and not refused and not repeated:
                 await _commit(transaction)
                 group.skipped += skipped
                 return len(taken)
@@ -178,11 +186,17 @@ class Mover:
         finally:
             if transaction.state is TransactionState.OPEN:
                 await _abort(transaction)
-        if not refused:
+        if not taken:
             group.skipped += skipped
             return 0
         group.skipped[Skip.REFUSED] += len(refused)
         group.left = [item for item in group.left if item not in refused]
+        group.repeats += repeated
+        if group.repeats > REPEATS_MAX:
+            raise ClientError(
+                f"The connection to a target was lost {group.repeats} times. Start the redrive "
+                "again: it continues"
+            )
         return None
 
     async def _take(
@@ -239,6 +253,11 @@ class Mover:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._client.close()
+
+
+def _reconnects(producers: dict[Lane, Producer[bytes]]) -> int:
+    """How often the producers have connected again."""
+    return sum(producer.stats.reconnects for producer in producers.values())
 
 
 async def _commit(transaction: Transaction) -> None:
