@@ -179,6 +179,7 @@ class Mover:
         except TimeoutError as error:
             if isinstance(error, ClientError):
                 raise
+            await self._drop(producers)
             raise GroupTimeout(
                 f"{len(group.left)} messages were not moved in {TRANSACTION_TIMEOUT_S:g} s. Start "
                 "the redrive again: it continues"
@@ -241,6 +242,15 @@ class Mover:
             elif isinstance(result, BaseException):
                 raise result
         return refused
+
+    async def _drop(self, producers: dict[Lane, Producer[bytes]]) -> None:
+        """Closes producers, with what they still send: a new one shows why the target is slow."""
+        for lane in producers:
+            self._producers.pop(lane, None)
+        closing = [producer.close(flush_timeout_s=0.0) for producer in producers.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await asyncio.gather(*closing, return_exceptions=True)
 
     async def _close_spare(self) -> None:
         while len(self._producers) > PRODUCERS_MAX:
