@@ -51,8 +51,10 @@ class WorkerLoop:
     def run_until_complete(self, awaited: Awaited) -> Any:
         return _worker.get().awaits(awaited)
 
-    def create_task(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        return _worker.get().loop.create_task(coroutine)
+    def create_task(
+        self, coroutine: Coroutine[Any, Any, Any], *, name: str | None = None
+    ) -> "asyncio.Task[Any]":
+        return _worker.get().loop.create_task(coroutine, name=name)
 
 
 class Worker:
