@@ -87,9 +87,9 @@ class SubscriptionTransactions:
         self._tasks = tasks
         where = f"{subscription.topic} {subscription.name}"
         self._questions = Questions(where, records, tasks)
-        self._expiry = Expiry(where, clock, tasks, self._deadlines, self._apply_record)
+        self._expiry = Expiry(where, clock, tasks, self._look_ups, self._apply_record)
         self._open: dict[TxnId, int] = {}
-        """The deadlines of the transactions that were found open."""
+        """The open transactions, and when their records are read next (`Expiry`)."""
         self._waiting = 0
         self.committed_total = 0
         self.aborted_total = 0
@@ -136,8 +136,8 @@ class SubscriptionTransactions:
                 if error is not None:
                     on_done(error)
                 elif record is not None:
-                    self._open[txn] = record.deadline_ms
-                    self._expiry.due(record.deadline_ms)
+                    self._open[txn] = due_ms = self._expiry.look_up_ms(record.deadline_ms)
+                    self._expiry.due(due_ms)
                     self._ack(consumer, txn, positions, cumulative, on_done)
 
             self._questions.ask(txn, answered)
@@ -260,9 +260,9 @@ class SubscriptionTransactions:
         # store it.
         await self._cursor.flush()
 
-    # -- transactions past their deadline
+    # -- transactions that stay open
 
-    def _deadlines(self) -> dict[TxnId, int]:
+    def _look_ups(self) -> dict[TxnId, int]:
         return self._open
 
     async def _apply_record(self, txn: TxnId) -> bool:
@@ -272,8 +272,8 @@ class SubscriptionTransactions:
             if txn not in self._open:
                 return True
             if record is not None and record.state.outcome is None:
-                self._open[txn] = record.deadline_ms
-                return record.deadline_ms > self._clock.now_ms()
+                self._open[txn] = due_ms = self._expiry.look_up_ms(record.deadline_ms)
+                return due_ms > self._clock.now_ms()
             # A record is deleted only after this subscription has stored the outcome, so without
             # one, the acks are not those of a committed transaction.
             outcome = Outcome.ABORT if record is None else record.state.outcome

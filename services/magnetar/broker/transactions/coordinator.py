@@ -242,14 +242,19 @@ class Coordinator:
     ) -> None:
         """Adds participants; calls back once they are durable. Never at once.
 
-        Raises as `transitions.with_participants` does.
+        Calls back with TransactionNotFound and InvalidTxnStatus as `request_end` does, and raises
+        NotAllowed (`transitions.with_participants`).
         """
         txn_id = TxnId(self.id, number)
-        txn = self._active.get(number)
-        if txn is None:
-            raise transitions.not_found(txn_id)
-        self._check_owner(txn_id, txn.record, caller)
-        record = transitions.with_participants(txn_id, txn.record, topics, subscriptions)
+        try:
+            txn = self._active.get(number)
+            if txn is None:
+                raise transitions.not_found(txn_id)
+            self._check_owner(txn_id, txn.record, caller)
+            record = transitions.with_participants(txn_id, txn.record, topics, subscriptions)
+        except (InvalidTxnStatus, TransactionNotFound) as refusal:
+            self._refuse(number, refusal, on_done)
+            return
         # Wait for a write even if the record has them already: theirs may still be under way.
         self._writer.write(number, on_done)
         txn.record = record

@@ -13,6 +13,7 @@ from magnetar.core.errors import (
 )
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.managed_ledger.errors import CursorCorrupt
+from magnetar.managed_ledger.record import PAYLOAD_CURSORS
 from magnetar.transactions.model import Outcome, TxnId
 
 
@@ -54,6 +55,8 @@ class LocalParticipants:
             subscribed = await _restored(opened, subscription)
         if subscribed is not None:
             await _end(subscribed, txn, outcome)
+        elif _has_cursor(opened, subscription):
+            raise ServiceNotReady(f"Subscription {subscription} of {topic} is being opened")
         else:
             # It was deleted, unless a later owner of the topic has created it.
             await opened.managed_ledger.tenure.confirm()
@@ -81,8 +84,17 @@ class LocalParticipants:
     async def _open(self, topic: str) -> PersistentTopic | None:
         """Returns the topic, None if it does not exist (any more)."""
         try:
-            opened = await self._topics.get_or_open(parse_topic(topic), create=False)
-        except (TopicNotFound, NotAllowed, InvalidTopicName):
+            name = parse_topic(topic)
+        except InvalidTopicName:
+            return None
+        try:
+            opened = await self._topics.get_or_open(name, create=False)
+        except (TopicNotFound, NotAllowed) as error:
+            # While its namespace or partitioned topic is being deleted, the topic cannot be opened.
+            # That deletion may fail and leave the topic, with entries that have no outcome yet.
+            if await self._topics.exists(name):
+                text = f"Topic {name} cannot be opened now: {error.message}"
+                raise ServiceNotReady(text) from error
             return None
         return opened if isinstance(opened, PersistentTopic) else None
 
@@ -99,6 +111,11 @@ async def _restored(topic: PersistentTopic, name: str) -> Participant | None:
         return None
     except CursorCorrupt as error:
         raise ServiceNotReady(f"Subscription {name} of {topic.full_name}: {error}") from error
+
+
+def _has_cursor(topic: PersistentTopic, name: str) -> bool:
+    """Whether the subscription's cursor exists: it may have acks before it has a subscription."""
+    return name not in PAYLOAD_CURSORS and name in topic.managed_ledger.cursors
 
 
 async def _end(participant: Participant, txn: TxnId, outcome: Outcome) -> None:

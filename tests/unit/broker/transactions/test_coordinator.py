@@ -287,6 +287,25 @@ async def test_a_former_owner_refuses_no_commit_that_its_successor_has_made(know
     await owner.close()
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["it knows it", "it does not know it"])
+async def test_a_former_owner_refuses_no_participant_that_its_successor_accepts(
+    known: bool,
+) -> None:
+    stage = Stage()
+    former = await stage.load("a")
+    txn = await with_topic(stage, former) if known else None
+    owner = await stage.load("b")
+    if txn is None:
+        txn = await with_topic(stage, owner)
+    stage.set_clock.ms += TIMEOUT_MS
+    former.tick()
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await former.add(txn.least, stage.caller(), ["persistent://public/default/other"])
+    await owner.add(txn.least, stage.caller(), ["persistent://public/default/other"])
+    await former.close()
+    await owner.close()
+
+
 @pytest.mark.parametrize("moves", [False, True])
 async def test_a_transaction_of_a_time_when_the_clock_was_ahead_has_its_timeout(
     moves: bool,

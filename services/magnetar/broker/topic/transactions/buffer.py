@@ -16,11 +16,22 @@ from magnetar.transactions.model import Outcome, TxnId
 class OpenTxn:
     """A transaction that may have, or may still get, entries in the topic."""
 
-    __slots__ = ("deadline_ms", "drained", "entries", "first", "in_flight", "outcome", "uncertain")
+    __slots__ = (
+        "deadline_ms",
+        "drained",
+        "entries",
+        "first",
+        "in_flight",
+        "look_up_ms",
+        "outcome",
+        "uncertain",
+    )
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
         """When the coordinator aborts it; 0 for one that was recovered and not looked up yet."""
+        self.look_up_ms = 0
+        """When its record is read, if its end has not arrived (`Expiry`)."""
         self.in_flight = 0
         """Appends that have not completed."""
         self.first: Position | None = None

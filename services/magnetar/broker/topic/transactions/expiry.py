@@ -1,7 +1,12 @@
-"""Looks up transactions that are open past their deadline.
+"""Looks up transactions that stay open, and above all those past their deadline.
 
 Normally the coordinator notifies the participants of every end. EXPIRY_GRACE_S after the deadline,
 a topic or subscription reads the record itself, and repeats that until the transaction has ended.
+
+It also reads the record of an open transaction before: a former owner that has not noticed its loss
+yet may have been notified instead, and has confirmed an end for which it had nothing to write. This
+becomes less likely with time. So the first such read is after LOOK_AGAIN_S, and the interval grows
+with the age of this instance: a transaction costs few reads, however long it is open.
 """
 
 import asyncio
@@ -16,6 +21,8 @@ from magnetar.core.tasks import TaskSet
 from magnetar.transactions.model import TxnId
 
 EXPIRY_GRACE_S: Final = 5.0
+LOOK_AGAIN_S: Final = 30.0
+"""The shortest interval between two reads of the record of a transaction before its deadline."""
 LOOKED_UP_AT_ONCE_MAX: Final = 1_000
 RETRY_MIN_S: Final = 0.5
 RETRY_MAX_S: Final = 30.0
@@ -27,21 +34,23 @@ NOT_LOOKED_UP: Final = 0
 class Expiry:
     """One timer for all open transactions of a topic or subscription."""
 
-    __slots__ = ("_apply", "_clock", "_closed", "_deadlines", "_name", "_running", "_tasks",
-                 "_timer", "attempts")  # fmt: skip
+    __slots__ = ("_apply", "_began_s", "_clock", "_closed", "_look_ups", "_name", "_running",
+                 "_tasks", "_timer", "attempts")  # fmt: skip
 
     def __init__(
         self,
         name: str,
         clock: Clock,
         tasks: TaskSet,
-        deadlines: Callable[[], Mapping[TxnId, int]],
+        look_ups: Callable[[], Mapping[TxnId, int]],
         apply: Callable[[TxnId], Awaitable[bool]],
     ) -> None:
         self._name = name
         self._clock = clock
         self._tasks = tasks
-        self._deadlines = deadlines
+        self._look_ups = look_ups
+        """Returns the open transactions with the results of `look_up_ms`, or NOT_LOOKED_UP."""
+        self._began_s = clock.monotonic()
         self._apply = apply
         """Reads the record and applies its outcome; returns False if that must be retried."""
         self._timer: asyncio.TimerHandle | None = None
@@ -50,13 +59,18 @@ class Expiry:
         self.attempts: Attempts | None = None
         """The look-ups that are under way; None while no transaction is due."""
 
+    def look_up_ms(self, deadline_ms: int) -> int:
+        """Returns when the record of an open transaction is due to be read, before the grace."""
+        age_s = self._clock.monotonic() - self._began_s
+        return min(deadline_ms, self._clock.now_ms() + int(max(age_s, LOOK_AGAIN_S) * 1000))
+
     def schedule(self) -> None:
-        """Sets the timer for the next deadline."""
-        if deadlines := self._deadlines():
-            self.due(min(deadlines.values()))
+        """Sets the timer for the next look-up."""
+        if look_ups := self._look_ups():
+            self.due(min(look_ups.values()))
 
     def due(self, due_ms: int) -> None:
-        """Sets the timer for a deadline, unless it is set for an earlier one."""
+        """Sets the timer for a look-up, unless it is set for an earlier one."""
         if self._running or self._closed:
             return
         delay_s = 0.0
@@ -79,14 +93,11 @@ class Expiry:
     def _expired(self) -> None:
         self._timer = None
         self._running = True
-        if (
-            self._tasks.start(self._look_up(), f"transactions past deadline of {self._name}")
-            is None
-        ):
+        if self._tasks.start(self._look_up(), f"open transactions of {self._name}") is None:
             self._closed = True
 
     async def _look_up(self) -> None:
-        """Looks up each transaction past its deadline, until none is left."""
+        """Looks up each transaction that is due, until none is left."""
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, random)
         self.attempts = Attempts(self._clock.now_ms())
         try:
@@ -108,4 +119,4 @@ class Expiry:
 
     def _due(self) -> list[TxnId]:
         at_ms = self._clock.now_ms() - int(EXPIRY_GRACE_S * 1000)
-        return [txn for txn, deadline_ms in self._deadlines().items() if deadline_ms <= at_ms]
+        return [txn for txn, due_ms in self._look_ups().items() if due_ms <= at_ms]

@@ -7,7 +7,7 @@
 - `end_transaction` waits for the appends in flight. A commit needs no write. An abort adds the
   entries to the log's aborted set first, which acks them on every cursor.
 - `Watermark` bounds what `recover` reads after a crash.
-- `Expiry` looks up a transaction that is open past its deadline.
+- `Expiry` looks up a transaction that stays open.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class TopicTransactions:
         self._recovered: asyncio.Event | None = None
         self._scanned_to: Position | None = None
         """While the log is being scanned, the last position that is known to be readable."""
-        self._expiry = Expiry(str(name), clock, tasks, self._deadlines, self._apply_record)
+        self._expiry = Expiry(str(name), clock, tasks, self._look_ups, self._apply_record)
         self._closed = False
         self._recovery_ms = (0, 0)
         self._scan: Scan | None = None
@@ -121,9 +121,13 @@ class TopicTransactions:
             return ServiceNotReady(f"The record of transaction {txn} cannot be read: {error}")
         refusal = send_refusal(txn, record, self._name)
         if refusal is None and record is not None:
-            self.buffer.admit(txn, record.deadline_ms)
-            self._expiry.due(record.deadline_ms)
+            self._admit(txn, record)
         return refusal
+
+    def _admit(self, txn: TxnId, record: TransactionRecord) -> None:
+        open_txn = self.buffer.admit(txn, record.deadline_ms)
+        open_txn.look_up_ms = self._expiry.look_up_ms(record.deadline_ms)
+        self._expiry.due(open_txn.look_up_ms)
 
     def _answered(
         self, txn: TxnId, record: TransactionRecord | None, error: MagnetarError | None
@@ -132,8 +136,7 @@ class TopicTransactions:
         if error is None:
             error = send_refusal(txn, record, self._name)
         if error is None and record is not None:
-            self.buffer.admit(txn, record.deadline_ms)
-            self._expiry.due(record.deadline_ms)
+            self._admit(txn, record)
             self._on_answer()
             return
         assert error is not None  # noqa: S101  (`send_refusal` refuses a missing record)
@@ -296,8 +299,8 @@ class TopicTransactions:
         await self._when_recovered()
         await self._watermark.create()
 
-    def _deadlines(self) -> dict[TxnId, int]:
-        return {txn: open_txn.deadline_ms for txn, open_txn in self.buffer.open.items()}
+    def _look_ups(self) -> dict[TxnId, int]:
+        return {txn: open_txn.look_up_ms for txn, open_txn in self.buffer.open.items()}
 
     async def _apply_record(self, txn: TxnId) -> bool:
         """Applies the outcome in the record; returns False if that must be retried."""
@@ -319,9 +322,11 @@ class TopicTransactions:
                 error=self._expiry.failed(error), exc_info=None if expected else error,
             )  # fmt: skip
             return False
-        if record is not None:
-            open_txn.deadline_ms = record.deadline_ms
-        return record is not None and record.deadline_ms > self._clock.now_ms()
+        if record is None:
+            return False
+        open_txn.deadline_ms = record.deadline_ms
+        open_txn.look_up_ms = self._expiry.look_up_ms(record.deadline_ms)
+        return open_txn.look_up_ms > self._clock.now_ms()
 
     # -- statistics
 
