@@ -19,6 +19,7 @@ from tests.sim.churn_faults import owner_of
 from tests.sim.loop import Process
 
 from magnetar.broker.redrive.letters import ORIGIN as REAL_TOPIC
+from magnetar.broker.transactions.assignment import assign_partition
 from magnetar.client import Client, SubscriptionType
 from magnetar.client.errors import AlreadyClosed, ClientError
 from magnetar.metadata.operations import Change
@@ -158,7 +159,7 @@ class DeadLetters:
             node.process.start(node.admin.redrive(LETTERS, SUBSCRIPTION), "redrive")
 
     def _changed(self, change: Change) -> None:
-        number = change.key.removeprefix(PREFIX).partition("/")[2]
+        coordinator, _, number = change.key.removeprefix(PREFIX).partition("/")
         if change.after is None or not change.key.startswith(PREFIX) or not number:
             return
         record = decode_record(change.key, change.after.value)
@@ -170,17 +171,18 @@ class DeadLetters:
             where = "one broker" if owners[0] is owners[1] else "two brokers"
             self._world.watching.counts[f"letters: a transaction is {record.state}, {where}"] += 1
         if not self._world.healed_at and self._rng.random() < self._plan.strike_chance:
-            self._world.loop.world.start(self._strike(), "strike at a redrive")
+            self._world.loop.world.start(self._strike(int(coordinator)), "strike at a redrive")
 
-    async def _strike(self) -> None:
-        """The owner of the letters, or of their origin, dies or loses the topic."""
+    async def _strike(self, coordinator: int) -> None:
+        """The owner of the letters, of their origin or of the coordinator dies or loses it."""
         rng, world = self._rng, self._world
         await asyncio.sleep(rng.choice(STRIKE_AFTER_S))
-        topic = rng.choice((LETTERS, LETTERS, ORIGIN))
+        topic = rng.choice((LETTERS, ORIGIN, str(assign_partition(coordinator))))
         node = owner_of(world, topic)
         if world.healed_at or node is None or node.process is None or node.admin is None:
             return
-        world.watching.counts["letters: a strike"] += 1
+        struck = "the coordinator" if topic not in self._at else topic.rpartition("/")[2]
+        world.watching.counts[f"letters: a strike at {struck}"] += 1
         if rng.random() < 0.6:
             await down_for(world, [node], rng.uniform(0.1, 1.0))
         else:
