@@ -15,22 +15,25 @@ from itertools import islice
 from typing import Final, Protocol
 
 from magnetar.broker.topic.deduplication.limits import DeduplicationLimits
-from magnetar.broker.topic.deduplication.replay import replay
 from magnetar.broker.topic.deduplication.sequences import (
     NONE,
     Part,
     ProducerSequence,
     Verdict,
     highest_recorded,
+    recorded_id,
 )
 from magnetar.broker.topic.deduplication.snapshots import Snapshots
+from magnetar.broker.topic.log_tail import read_tail
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.core.errors import MagnetarError, NotAllowed, PersistenceError, ServiceNotReady
 from magnetar.core.futures import settle
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.events import SendRun
 
 OUTCOMES_TIMEOUT_S: Final = 10.0
@@ -98,7 +101,7 @@ class Deduplication:
         replayed = 0
         if snapshot is not None:
             self._sequences = dict(snapshot.producers)
-            replayed = await replay(ledger, snapshot.position, self._replayed)
+            replayed = await read_tail(ledger, snapshot.position, self._replayed)
         self.snapshots.begin(replayed)
         ledger.add_append_listener(self.snapshots.entries_confirmed)
 
@@ -107,8 +110,10 @@ class Deduplication:
         ledger = self._topic.managed_ledger
         ledger.remove_append_listener(self.snapshots.entries_confirmed)
 
-    def _replayed(self, name: str, recorded: int) -> None:
-        self._use(name).record(recorded)
+    def _replayed(self, _entry: Entry, metadata: MessageMetadata) -> None:
+        recorded = recorded_id(metadata)
+        if recorded != NONE:
+            self._use(metadata.producer_name).record(recorded)
 
     async def attach(self, producer: Producer) -> None:
         """Prepares for the messages of a producer. Raises MagnetarError.

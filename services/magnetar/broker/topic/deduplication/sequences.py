@@ -18,6 +18,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.events import SendRun
 from magnetar.wire.framing import MalformedEntry
@@ -188,3 +189,13 @@ def highest_recorded(run: SendRun) -> int:
     if not may_have_chunks(run):
         return max(highest)
     return max((highest[i] for i in range(len(highest)) if is_complete(run, i)), default=NONE)
+
+
+def recorded_id(metadata: MessageMetadata) -> int:
+    """Returns the highest id that a stored entry records; NONE for markers and earlier chunks."""
+    if metadata.HasField("marker_type"):
+        return NONE
+    chunks = metadata.num_chunks_from_msg
+    if chunks > 1 and metadata.chunk_id != chunks - 1:
+        return NONE
+    return max(metadata.sequence_id, metadata.highest_sequence_id)

@@ -21,10 +21,10 @@ from magnetar.broker.policies.applied_policies import AppliedPolicies
 from magnetar.broker.topic.delayed.codec_v1 import PageInfo
 from magnetar.broker.topic.delayed.limits import DelayLimits
 from magnetar.broker.topic.delayed.operations import Operation, Operations
-from magnetar.broker.topic.delayed.replay import replay
 from magnetar.broker.topic.delayed.run_files import read_head, read_page, write_run
 from magnetar.broker.topic.delayed.schedule import Run, Schedule
 from magnetar.broker.topic.delayed.store import IndexStore
+from magnetar.broker.topic.log_tail import read_tail
 from magnetar.broker.topic.transactions.admission import UNDECIDED, Admission
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError, NotAllowed, PersistenceError
@@ -34,10 +34,12 @@ from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.appender import OnAppended
 from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position_set import PositionSet
 from magnetar.managed_ledger.record import DELAYED_CURSOR
 from magnetar.policies.admission import DELAYED_DELIVERY
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.events import SendRun
 
@@ -260,7 +262,12 @@ class DelayedDelivery:
             heads = await asyncio.gather(*map(self._load_head, ledgers))
             for ledger_id, pages in zip(ledgers, heads, strict=True):
                 schedule.restore_run(ledger_id, pages)
-        replayed = await replay(ledger, snapshot.position, schedule.add)
+
+        def add(entry: Entry, metadata: MessageMetadata) -> None:
+            if metadata.deliver_at_time > 0:
+                schedule.add(metadata.deliver_at_time, entry.ledger_id, entry.entry_id)
+
+        replayed = await read_tail(ledger, snapshot.position, add)
         self._begin(schedule, replayed)
         if replayed or self.store.log.record.kept:
             self.store.take()

@@ -1,25 +1,27 @@
-"""Reads the delivery times of the entries after a snapshot, when the index is restored."""
+"""Reads the metadata of the entries after a snapshot, when state that follows a log is restored."""
 
 from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.ids import Position
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.framing import MalformedEntry
 
 READ_ENTRIES_MAX: Final = 500
 READ_BYTES_MAX: Final = 8 << 20
 
-OnDelay = Callable[[int, int, int], object]
-"""Gets the delivery time, the ledger id and the entry id."""
+OnEntry = Callable[[Entry, MessageMetadata], None]
 
 
-async def replay(ledger: ManagedLedger, after: Position, on_delay: OnDelay) -> int:
-    """Calls `on_delay` for each entry with a delivery time after a position, up to the last entry.
+async def read_tail(ledger: ManagedLedger, after: Position, on_entry: OnEntry) -> int:
+    """Calls `on_entry` for each entry after a position, up to the last one.
 
-    Returns the number of entries that were read. Without an await after the last call, no entry is
-    confirmed between that call and the return.
+    Entries whose metadata cannot be parsed are passed over: nothing is known of them. Returns the
+    number of entries that were read. Without an await after the last call, no entry is confirmed
+    between that call and the return.
     """
     entries_read = 0
     at = ledger.next_position(after)
@@ -29,11 +31,10 @@ async def replay(ledger: ManagedLedger, after: Position, on_delay: OnDelay) -> i
             break
         for entry in entries:
             try:
-                deliver_at_ms = parse_metadata(entry.data).deliver_at_time
+                metadata = parse_metadata(entry.data)
             except MalformedEntry:
                 continue
-            if deliver_at_ms > 0:
-                on_delay(deliver_at_ms, entry.ledger_id, entry.entry_id)
+            on_entry(entry, metadata)
         entries_read += len(entries)
         last = entries[-1]
         at = ledger.next_position(Position(last.ledger_id, last.entry_id))
