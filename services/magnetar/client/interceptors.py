@@ -4,12 +4,27 @@ Subclass and override what is needed. An exception of `before_send` refuses the 
 other method is logged, and the message goes on.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from magnetar.core.log import get_logger
 
 if TYPE_CHECKING:
     from magnetar.client.message import Message
     from magnetar.client.message_id import MessageId
     from magnetar.client.producer.outgoing import OutgoingMessage
+
+
+log = get_logger("magnetar.client.interceptors")
+
+
+def notify(interceptors: Iterable[Any], method: str, *arguments: Any) -> None:
+    """Calls a method of each interceptor; what it raises is logged."""
+    for interceptor in interceptors:
+        try:
+            getattr(interceptor, method)(*arguments)
+        except Exception as error:  # noqa: BLE001  # users' code may raise anything
+            log.error("interceptor failed", method=method, error=repr(error))
 
 
 class ProducerInterceptor:

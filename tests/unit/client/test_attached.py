@@ -1,6 +1,7 @@
 """The client beside a real broker: lost connections, cancellations, leaks, forks."""
 
 import asyncio
+import contextlib
 import os
 import random
 import subprocess
@@ -201,6 +202,9 @@ async def test_use_after_a_fork_fails_clearly(client: Client) -> None:
             try:
                 producer.send_nowait(b"x")
             except UsedAfterFork:
+                with contextlib.suppress(StopIteration):
+                    producer.close().send(None)  # returns at once: the connection is the parent's
+                    os._exit(2)
                 os._exit(7)
             os._exit(1)
         _, status = await asyncio.to_thread(os.waitpid, child, 0)

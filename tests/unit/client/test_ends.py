@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.support.broker import running_broker
@@ -14,6 +15,7 @@ from magnetar.client import (
     AccessMode,
     BatchReceive,
     Client,
+    ConsumerInterceptor,
     Message,
     SubscriptionType,
 )
@@ -236,6 +238,38 @@ async def test_a_wait_for_exclusive_access_goes_on(rig: Rig, event: str) -> None
             producer = await waiting
         await producer.send(b"x")
         await producer.close()
+
+
+class Failing(ConsumerInterceptor):
+    """Raises in each method; `before_consume` returns nothing."""
+
+    def before_consume(self, message: Message[Any]) -> Message[Any]:
+        return None  # type: ignore[return-value]
+
+    def _fail(self, *_: Any) -> None:
+        raise RuntimeError("interceptor")
+
+    on_ack: Any = _fail
+    on_negative_ack: Any = _fail
+    on_ack_timeout: Any = _fail
+    close: Any = _fail
+
+
+async def test_interceptors_that_fail_stop_no_message(rig: Rig) -> None:
+    await fill(rig)
+    async with rig[1].consumer(
+        "t", "s", interceptors=[Failing()], negative_ack_delay_s=0.01, ack_timeout_s=0.2,
+        ack_timeout_tick_s=0.05, type=SubscriptionType.SHARED,
+    ) as consumer:  # fmt: skip
+        for _ in range(3):
+            await consumer.receive(PATIENCE_S)
+        for _ in range(3):  # after the ack timeout
+            message = await consumer.receive(PATIENCE_S)
+            await consumer.nack(message)
+        for _ in range(3):
+            await consumer.ack(await consumer.receive(PATIENCE_S))
+        with pytest.raises(OperationTimeout):
+            await consumer.receive(SILENCE_S)
 
 
 async def test_permits_that_were_refused_are_not_returned() -> None:

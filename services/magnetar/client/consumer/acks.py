@@ -26,6 +26,7 @@ from magnetar.client.errors import (
     InvalidConfiguration,
     OperationTimeout,
 )
+from magnetar.client.interceptors import notify
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
@@ -355,14 +356,10 @@ class Acks:
 
     def _timed_out(self, places: list[Place]) -> None:
         self._shared.stats.ack_timeouts += len(places)
-        for interceptor in self._shared.options.interceptors:
-            for ledger_id, entry_id in places:
-                interceptor.on_ack_timeout(
-                    self._source.topic,
-                    MessageId(
-                        ledger_id, entry_id, self._source.partition, topic=self._source.topic
-                    ),
-                )
+        interceptors, source = self._shared.options.interceptors, self._source
+        for ledger_id, entry_id in places if interceptors else ():
+            message_id = MessageId(ledger_id, entry_id, source.partition, topic=source.topic)
+            notify(interceptors, "on_ack_timeout", source.topic, message_id)
         self.redeliver(places)
 
     def redeliver(self, places: list[Place]) -> None:

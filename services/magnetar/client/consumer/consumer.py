@@ -32,6 +32,7 @@ from magnetar.client.errors import (
     OperationTimeout,
     TopicNotFound,
 )
+from magnetar.client.interceptors import notify
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.options import BatchReceive, ConsumerOptions, SubscriptionType
@@ -320,8 +321,7 @@ class Consumer(Generic[T]):
         finally:
             for message in messages if self.options.interceptors else ():
                 message_id = message.id if isinstance(message, Message) else message
-                for interceptor in self.options.interceptors:
-                    interceptor.on_ack(source.topic, message_id, error)
+                notify(self.options.interceptors, "on_ack", source.topic, message_id, error)
 
     async def _in_time(self, answer: Awaitable[object], source: PartitionConsumer) -> None:
         timeout_s = self._context.options.operation_timeout_s
@@ -357,8 +357,7 @@ class Consumer(Generic[T]):
         count = message.redelivery_count if isinstance(message, Message) else 0
         _, acks, message_id = self._origin(message)
         acks.nack(message_id, count)
-        for interceptor in self.options.interceptors:
-            interceptor.on_negative_ack(message_id.topic, message_id)
+        notify(self.options.interceptors, "on_negative_ack", message_id.topic, message_id)
 
     async def reconsume_later(
         self,
@@ -514,8 +513,7 @@ class Consumer(Generic[T]):
             self._queue.clear()
             if self._letters is not None:
                 await self._letters.close()
-            for interceptor in self.options.interceptors:
-                interceptor.close()
+            notify(self.options.interceptors, "close")
 
     def moved(self) -> None:
         """Forgets the cluster that the client leaves: its message ids mean others elsewhere."""

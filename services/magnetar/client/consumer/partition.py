@@ -574,8 +574,11 @@ class PartitionConsumer:
 
 def _intercepted(interceptor: Any, message: Message[Any]) -> Message[Any]:
     try:
-        changed: Message[Any] = interceptor.before_consume(message)
-    except Exception as error:  # noqa: BLE001  # users' code may raise anything
-        log.error("interceptor failed", topic=message.topic, error=repr(error))
-        return message
-    return changed
+        changed = interceptor.before_consume(message)
+        if isinstance(changed, Message):
+            return changed
+        error = f"before_consume has returned {type(changed).__name__}, and not a message"
+    except Exception as raised:  # noqa: BLE001  # users' code may raise anything
+        error = repr(raised)
+    log.error("interceptor failed", topic=message.topic, error=error)
+    return message

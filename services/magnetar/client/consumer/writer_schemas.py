@@ -17,6 +17,7 @@ from magnetar.client.network.retry import FIRST_BACKOFF_S
 from magnetar.client.schema.api import Schema
 from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
+from magnetar.schemas.model import SchemaInfo
 
 log = get_logger("magnetar.client.consumer")
 
@@ -67,11 +68,17 @@ class WriterSchemas:
                         continue
                     self._schema.learn_failure(version, str(error))
                 else:
-                    self._schema.learn(version, info)
+                    self._learn(version, info)
                 self._known.add(version)
             if self._held and self._held[0][0] is entry:
                 self._held.popleft()
                 self._deliver(entry, messages)
+
+    def _learn(self, version: bytes, info: SchemaInfo) -> None:
+        try:
+            self._schema.learn(version, info)
+        except Exception as error:  # noqa: BLE001  # the schema may be users' code
+            self._schema.learn_failure(version, repr(error))
 
     def clear(self) -> int:
         """Drops what waits: the broker delivers it again. Returns the number of messages."""

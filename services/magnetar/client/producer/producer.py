@@ -19,6 +19,7 @@ from magnetar.client.errors import (
     ProducerQueueIsFull,
     SendFailed,
 )
+from magnetar.client.interceptors import notify
 from magnetar.client.limits import Permits
 from magnetar.client.message_id import MessageId
 from magnetar.client.options import ProducerOptions
@@ -353,11 +354,7 @@ class Producer(Generic[T]):
         error: BaseException | None
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         message_id = done.result() if error is None else None
-        for interceptor in self.options.interceptors:
-            try:
-                interceptor.on_sent(self.topic, message, message_id, error)
-            except Exception as raised:  # noqa: BLE001  # users' code may raise anything
-                log.error("interceptor failed", topic=self.topic, error=repr(raised))
+        notify(self.options.interceptors, "on_sent", self.topic, message, message_id, error)
 
     # -- room ----------------------------------------------------------------------------------
 
@@ -456,13 +453,12 @@ class Producer(Generic[T]):
         try:
             if flush_timeout_s:
                 await _flush_all(attached, flush_timeout_s)
+            await _close_all(lanes)
+        except BaseException:
+            _give_up(lanes)  # a cancelled call does not wait for the broker
+            raise
         finally:
-            self._lanes = []
-            try:
-                await _close_all(lanes)
-            finally:
-                for interceptor in self.options.interceptors:
-                    interceptor.close()
+            notify(self.options.interceptors, "close")
 
     def moved(self) -> None:
         """Forgets the cluster that the client leaves."""
