@@ -8,7 +8,15 @@ import pytest
 from tests.support.broker import running_broker
 from tests.unit.client.test_attached import drop_connections
 
-from magnetar.client import EARLIEST, Batching, Client, Consumer, InitialPosition, MessageId
+from magnetar.client import (
+    EARLIEST,
+    Batching,
+    Client,
+    Consumer,
+    InitialPosition,
+    Message,
+    MessageId,
+)
 from magnetar.client.errors import AckFailed, OperationTimeout
 from magnetar.client.opening import Opening
 
@@ -155,3 +163,35 @@ async def test_an_ack_with_receipt_of_a_message_from_before_a_seek_fails() -> No
             assert (await consumer.receive(PATIENCE_S)).value == b"0"
             with pytest.raises(OperationTimeout):
                 await consumer.receive(0.2)
+
+
+@pytest.mark.parametrize("seeks", [True, False])
+async def test_a_message_that_is_returned_late_does_not_come_before_its_place(seeks: bool) -> None:
+    async with running_broker() as (_, port), Client(f"pulsar://127.0.0.1:{port}") as client:
+        async with client.producer("orders", batching=None) as producer:
+            for n in range(3):
+                await producer.send(b"%d" % n)
+        async with client.consumer("orders", "s", initial_position=START) as consumer:
+            handled = asyncio.Event()
+
+            async def never(message: Message[bytes]) -> None:
+                handled.set()
+                await asyncio.Event().wait()
+
+            running = asyncio.create_task(consumer.run(never))
+            async with asyncio.timeout(PATIENCE_S):
+                await handled.wait()
+                while consumer.stats.messages_received < 2:  # noqa: ASYNC110  # no event says so
+                    await asyncio.sleep(0)
+            if seeks:
+                await consumer.seek(EARLIEST)
+            else:
+                drop_connections(client)
+                async with asyncio.timeout(PATIENCE_S):
+                    while not consumer.stats.reconnects:  # noqa: ASYNC110  # no event says so
+                        await asyncio.sleep(0)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            assert [value for value, _ in await taken(consumer, 3)] == [b"0", b"1", b"2"]
+            assert consumer.receive_nowait() is None

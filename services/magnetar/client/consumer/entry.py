@@ -69,6 +69,8 @@ class ReceivedEntry(msgspec.Struct, gc=False, eq=False):
     """The ledger and entry ids of all chunks of a chunked message."""
     sealed: bool = False
     """Whether it is delivered encrypted, because it could not be decrypted."""
+    attachment: int = 0
+    """The attachment of the consumer that it came with."""
     seeks: int = 0
     """The seeks of the consumer before it came: a later one has undone its acknowledgments."""
 
@@ -106,6 +108,7 @@ def read_entry(source: Any, delivery: Delivery) -> tuple[ReceivedEntry, bytes]:
         broker_metadata,
         delivery.redelivery_count,
         source.acks,
+        attachment=source.attachments,
         seeks=source.acks.seeks,
     )
     return entry, data[end:]

@@ -67,6 +67,8 @@ class PartitionConsumer:
         self.partition = partition
         # Messages that are not persistent all have the same id.
         self._has_ids = topic.startswith("persistent://")
+        # After a reconnect, the broker delivers again what was not acknowledged.
+        self._redelivered = self._has_ids and shared.options.durable
         self.schema: Schema[Any] = shared.schema.for_topic()
         self._context = context
         self._loop = context.loop
@@ -103,7 +105,8 @@ class PartitionConsumer:
         """Whether the topic is terminated and was read to its end."""
         self._was_attached = False
         self._lost_while_attaching = False
-        self._attachments = 0
+        self.attachments = 0
+        """How often it was attached: the broker delivers again what came before the last."""
         self._attached_event = asyncio.Event()
         self._reconnect: asyncio.Task[Any] | None = None
         self._at_once = False
@@ -162,8 +165,10 @@ class PartitionConsumer:
             )
         if self._was_attached:
             self.shared.stats.reconnects += 1
+        if self._was_attached and self._redelivered:
+            self.drop_received()  # what calls that were cancelled meanwhile have returned
         self._was_attached = True
-        self._attachments += 1
+        self.attachments += 1
         self._at_once = False
         self.connection = connection
         self._attached_event.set()
@@ -358,6 +363,8 @@ class PartitionConsumer:
         size_bytes = len(message.data)
         self.shared.stats.messages_received -= 1
         self.shared.stats.bytes_received -= size_bytes
+        if self._comes_again(message.entry):
+            return
         self._context.received_bytes += size_bytes
         self.permits.unconsumed()
         if self.acks.unacked is not None:
@@ -368,6 +375,12 @@ class PartitionConsumer:
                 # That of the reader; a later one covers it.
                 self.acks.group.cumulative = None
         self.shared.queue.put_back(message)
+
+    def _comes_again(self, entry: ReceivedEntry) -> bool:
+        """Whether the broker delivers an entry again, so that ours would come twice."""
+        if self._redelivered and entry.attachment != self.attachments:
+            return True
+        return bool(entry.acks.is_undone(entry))
 
     def _take_chunk(self, entry: ReceivedEntry, payload: bytes) -> None:
         metadata = entry.metadata
@@ -486,7 +499,7 @@ class PartitionConsumer:
             raise
         finally:
             self._at_once = self.acks.held = False
-        if self._attachments == attachments:
+        if self.attachments == attachments:
             self.acks.undo()
             self._forget_received()
             self.last_taken = self.given_back = None
@@ -512,7 +525,7 @@ class PartitionConsumer:
         self.acks.flush()  # what was acknowledged before the seek is so at the broker
         self.acks.held = True
         timeout_s = self._context.options.operation_timeout_s
-        attachment = self._attachments
+        attachment = self.attachments
         await connection.request(CommandType.SEEK, seek, timeout_s, self.topic)
         return attachment
 
