@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from magnetar.client.attachment import ends_attachment
+from magnetar.client.attachment import attach_again, ends_attachment
 from magnetar.client.consumer.acks import Acks
 from magnetar.client.consumer.chunks import ChunkAssembler
 from magnetar.client.consumer.decryption import consumes_encrypted, discards_encrypted
@@ -37,11 +37,10 @@ from magnetar.client.errors import (
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
-from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying
+from magnetar.client.network.retry import retrying
 from magnetar.client.network.service_urls import parse_address
 from magnetar.client.schema.api import Schema
 from magnetar.client.schema.evolution import explained
-from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.client_decoder import Delivery
@@ -207,22 +206,17 @@ class PartitionConsumer:
             )
 
     async def _attach_again(self, redirect: str) -> None:
-        context = self._context
-        backoff = Backoff(FIRST_BACKOFF_S, context.options.backoff_max_s, context.random)
-        if not redirect and not self._at_once:
-            await asyncio.sleep(backoff.failed_s())
-        while self.refusal is None:
-            try:
-                await self._attach(redirect)
-                return
-            except ClientError as error:
-                if ends_attachment(error):
-                    self.end(error)
-                    self.shared.ended(error)
-                    return
-                log.info("consumer could not attach", topic=self.topic, error=str(error))
-            redirect = ""
-            await asyncio.sleep(backoff.failed_s())
+        at_once = bool(redirect) or self._at_once
+        await attach_again(
+            self._attach, self._refused, self._context, "consumer", redirect, at_once=at_once
+        )
+
+    def _refused(self, error: ClientError) -> bool:
+        """Whether the consumer gives up after it could not attach."""
+        if ends_attachment(error):
+            self.end(error)
+            self.shared.ended(error)
+        return self.refusal is not None
 
     def moved(self) -> None:
         """Forgets the cluster that the client leaves."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.client.attachment import ends_attachment
+from magnetar.client.attachment import attach_again, ends_attachment
 from magnetar.client.context import Context
 from magnetar.client.errors import (
     AlreadyClosed,
@@ -26,7 +26,7 @@ from magnetar.client.errors import (
 from magnetar.client.limits import Permits
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
-from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying, while_disconnected
+from magnetar.client.network.retry import retrying, while_disconnected
 from magnetar.client.network.service_urls import parse_address
 from magnetar.client.options import AccessMode, ProducerOptions
 from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch, size_in_batch
@@ -44,7 +44,6 @@ from magnetar.client.producer.pending import (
 )
 from magnetar.client.producer.stats import ProducerStats
 from magnetar.client.schema.evolution import explained
-from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
 from magnetar.schemas.model import SchemaInfo
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -277,25 +276,23 @@ class PartitionProducer:
             )
 
     async def _attach_again(self, redirect: str) -> None:
-        context = self._context
-        backoff = Backoff(FIRST_BACKOFF_S, context.options.backoff_max_s, context.random)
-        if not redirect:
-            await asyncio.sleep(backoff.failed_s())
-        while self.refusal is None:
-            try:
-                waits = self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
-                timeout_s = None if waits else context.options.operation_timeout_s
-                await self._attach(timeout_s, redirect)
-                return
-            except ClientError as error:
-                if ends_attachment(error):
-                    self.end(error)
-                    return
-                if isinstance(error, QuotaExceeded) and error.code == _QUOTA_EXCEPTION:
-                    self._fail_all(error)
-                log.info("producer could not attach", topic=self.topic, error=str(error))
-            redirect = ""
-            await asyncio.sleep(backoff.failed_s())
+        waits = self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
+        timeout_s = None if waits else self._context.options.operation_timeout_s
+
+        async def attach(redirect: str) -> None:
+            await self._attach(timeout_s, redirect)
+
+        await attach_again(
+            attach, self._refused, self._context, "producer", redirect, at_once=bool(redirect)
+        )
+
+    def _refused(self, error: ClientError) -> bool:
+        """Whether the producer gives up after it could not attach."""
+        if ends_attachment(error):
+            self.end(error)
+        elif isinstance(error, QuotaExceeded) and error.code == _QUOTA_EXCEPTION:
+            self._fail_all(error)
+        return self.refusal is not None
 
     # -- send ----------------------------------------------------------------------------------
 
