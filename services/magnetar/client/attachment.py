@@ -61,8 +61,8 @@ async def attach_again(
 ) -> None:
     """Calls `attach` until it succeeds, or `refused` returns that its error ends the attempts.
 
-    `kind` is that of the object, for the log. The first attempt goes to the broker of the URL `redirect`, if there is one; others look the
-    topic up.
+    `kind` names the object in the log. The first attempt goes to the broker of the URL `redirect`,
+    if there is one; others look the topic up.
     """
     backoff = Backoff(FIRST_BACKOFF_S, context.options.backoff_max_s, context.random)
     if not at_once:
@@ -74,6 +74,6 @@ async def attach_again(
         except ClientError as error:
             if refused(error):
                 return
-            log.info(f"{kind} could not attach", topic=error.topic, error=str(error))
+            log.info("could not attach", kind=kind, topic=error.topic, error=str(error))
         redirect = ""
         await asyncio.sleep(backoff.failed_s())
