@@ -70,7 +70,8 @@ class PublishCompletion:
         producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)
         if self.sequence is not None:
             self.sequence.stored(self.recorded)
-        elif topic.deduplication is not None:
-            topic.deduplication.stored_unjudged(producer, run)
+        deduplication = topic.deduplication
+        if deduplication is not None and not deduplication.has(producer.name, self.sequence):
+            deduplication.stored_unjudged(producer, run)
         if producer.on_answered is not None:
             producer.on_answered()

@@ -306,6 +306,30 @@ async def test_messages_in_flight_when_it_is_switched_on_are_recorded() -> None:
         assert [number for _, number, _ in await stored(topic)] == [0, 1, 2, 3]
 
 
+async def test_messages_in_flight_when_it_is_switched_off_and_on_again_are_recorded() -> None:
+    async with stage(**ON) as s:
+        topic = await s.topic()
+        producer, sink = await attach(topic, "a")
+        await send(topic, producer, *ids("a", 0))
+        s.bookie.hold = True
+        topic.publish(producer, run_of_entries(producer, ids("a", 1, 2)))
+        await s.set(DEDUPLICATION, False, topic)
+        while topic.deduplication is not None:
+            await turns(1)
+        s.bookie.hold = False  # the adds that are held stay so
+        await s.set(DEDUPLICATION, True, topic)
+        async with asyncio.timeout(10):
+            while topic.deduplication is None:
+                await turns(1)
+            assert len(sink.receipts) == 1
+            s.bookie.release()
+            while len(sink.receipts) < 2:
+                await turns(1)
+        assert producer.last_sequence_id == 2
+        await send(topic, producer, *ids("a", 1, 2, 3))
+        assert [number for _, number, _ in await stored(topic)] == [0, 1, 2, 3]
+
+
 async def test_messages_in_flight_when_it_is_switched_off_get_their_answers_in_order() -> None:
     async with stage(**ON) as s:
         topic = await s.topic()

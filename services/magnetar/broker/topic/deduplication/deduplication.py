@@ -199,8 +199,14 @@ class Deduplication:
             )
         return None
 
+    def has(self, name: str, sequence: ProducerSequence | None) -> bool:
+        """Whether these are the present ids of a name. None, and those of an earlier time while
+        deduplication was on, are not.
+        """
+        return sequence is not None and self._sequences.get(name) is sequence
+
     def stored_unjudged(self, producer: Producer, run: SendRun) -> None:
-        """Records a run that was handed to the log before deduplication was switched on."""
+        """Records a run that was handed to the log before deduplication was switched on (again)."""
         self._use(producer.name).record(highest_recorded(run))
 
     def _use(self, name: str) -> ProducerSequence:
