@@ -21,7 +21,7 @@ from magnetar.client import (
 )
 from magnetar.client.auth import TokenSupplier
 from magnetar.client.consumer.consumer import EndOfTopics
-from magnetar.client.errors import AlreadyClosed, OperationTimeout
+from magnetar.client.errors import AlreadyClosed, ClientError, OperationTimeout
 from magnetar.client.limits import Permits
 from magnetar.core.names import parse_topic
 
@@ -238,6 +238,20 @@ async def test_a_wait_for_exclusive_access_goes_on(rig: Rig, event: str) -> None
             producer = await waiting
         await producer.send(b"x")
         await producer.close()
+
+
+async def test_an_unsubscribe_that_one_topic_refuses_may_be_repeated(rig: Rig) -> None:
+    service, client = rig
+    shared = SubscriptionType.SHARED
+    consumer = await client.consumer(["t", "u"], "s", type=shared)
+    async with client.consumer("u", "s", type=shared):
+        with pytest.raises(ClientError):
+            await consumer.unsubscribe()
+    await consumer.unsubscribe()
+    for name in "tu":
+        topic = service.topics.loaded(parse_topic(name))
+        assert topic is not None
+        assert not topic.subscriptions
 
 
 class Failing(ConsumerInterceptor):

@@ -472,7 +472,10 @@ class Consumer(Generic[T]):
     # -- end -----------------------------------------------------------------------------------
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Deletes the subscription and closes the consumer; `force` disconnects others."""
+        """Deletes the subscription and closes the consumer; `force` disconnects others.
+
+        If one of several topics refuses, the call may be repeated for those that are left.
+        """
         if self.refusal is not None:
             raise self.refusal
         for source in list(self._topics.sources.values()):
@@ -483,6 +486,7 @@ class Consumer(Generic[T]):
             # may pass.
             await self._in_time(source.request_once(CommandType.UNSUBSCRIBE, command), source)
             source.end(AlreadyClosed("The subscription is deleted", topic=source.topic))
+            self._topics.sources.pop(source.topic, None)  # another call is about the others
         await self.close()
 
     def _source_ended(self, error: ClientError) -> None:

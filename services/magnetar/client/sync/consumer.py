@@ -161,7 +161,10 @@ class Consumer(Generic[T]):
         self._portal.run(lambda: self._inner.resume())
 
     def unsubscribe(self, *, force: bool = False) -> None:
-        """Deletes the subscription and closes the consumer; `force` disconnects others."""
+        """Deletes the subscription and closes the consumer; `force` disconnects others.
+
+        If one of several topics refuses, the call may be repeated for those that are left.
+        """
         self._portal.call(lambda: self._inner.unsubscribe(force=force))
 
     def close(self) -> None:
