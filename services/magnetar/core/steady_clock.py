@@ -17,6 +17,8 @@ from magnetar.core.clock import Clock
 
 APART_MS_MAX: Final = 60_000
 """The clocks of machines, and the two of one machine, may differ by this much in normal use."""
+FLOAT_ERROR_MS: Final = 0.001
+"""More than the error of a time in ms as a float."""
 
 
 class SteadyClock:
@@ -59,4 +61,5 @@ class SteadyClock:
         return noted_ms > self.now_ms() + APART_MS_MAX
 
     def _counted_ms(self) -> int:
-        return round(self._origin_ms + self._clock.monotonic() * 1000)
+        # Rounded down, as the wall clock is: a stamp in the future would deliver messages early.
+        return int(self._origin_ms + self._clock.monotonic() * 1000 + FLOAT_ERROR_MS)

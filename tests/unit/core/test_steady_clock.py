@@ -76,3 +76,24 @@ def test_a_note_of_a_jump_that_was_taken_back_is_seen() -> None:
     clocks.skew_ms = 0
     assert clock.is_future(noted_ms)
     assert not clock.is_future(clock.now_ms() + APART_MS_MAX)
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=2))
+def test_a_stamp_is_not_in_the_future_of_a_right_wall_clock(eighths: list[int]) -> None:
+    """The wall clock has whole milliseconds, the monotonic one has more."""
+
+    class Fine(TwoClocks):
+        true_eighths = 0
+
+        def now_ms(self) -> int:
+            return self.true_ms + self.true_eighths // 8
+
+        def monotonic(self) -> float:
+            return self.true_eighths / 8_000
+
+    clocks = Fine()
+    clocks.true_eighths = eighths[0]
+    clock = SteadyClock(clocks)
+    for passed in eighths[1:]:
+        clocks.true_eighths += passed
+        assert clock.now_ms() == clocks.now_ms()
