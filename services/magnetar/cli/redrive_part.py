@@ -19,7 +19,7 @@ POLL_S: Final = 0.25
 STOP_POLLS_MAX: Final = 400
 """How often a stop is polled: the group that is being moved ends before."""
 CONTINUE_S_MAX: Final = 60.0
-"""How long it is tried to continue without coming further; a takeover takes less."""
+"""How long a lost redrive is started again without coming further; a takeover takes less."""
 RESTART_S: Final = 2.0
 """Between the end of a redrive and the start of the next."""
 NOT_FOUND: Final = 404
