@@ -18,7 +18,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
 from magnetar.managed_ledger.claim import Guard, unguarded
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import ABSENT, Check, MetadataStore
 from magnetar.offload.cold import ColdLedgers
 
 PERSIST_INTERVAL_S: Final = 1.0
@@ -32,6 +32,9 @@ Confirm = Callable[[str], Awaitable[None]]
 async def unasked(_name: str) -> None:
     """Confirms at once, for a process that is the only one to change retention."""
 
+
+Checks = tuple[Check, ...]
+"""What else must hold when a record is written."""
 
 TrimLimit = Callable[[str, int], Awaitable[Position | None]]
 
@@ -127,3 +130,23 @@ class Context:
     removals: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE_MAX)
     )
+
+    async def checked_trim_limit(
+        self, name: str, created_ms: int
+    ) -> tuple[Position | None, Checks]:
+        """Returns the limit of a trim, and what must still hold when the ledgers are removed.
+
+        A topic without compaction has no limit, but its first artifact may become live before the
+        ledgers are removed. It would then miss the values after its horizon for ever.
+        """
+        if self.trim_limit is unlimited:
+            return None, ()
+        # Imported here: most processes that have managed ledgers trim none.
+        from magnetar.compaction.records import compaction_key
+
+        key = compaction_key(name)
+        artifact = await self.store.get(key)
+        limit = await self.trim_limit(name, created_ms)
+        if limit is not None:
+            return limit, ()
+        return None, (Check(key, ABSENT if artifact is None else artifact.revision),)

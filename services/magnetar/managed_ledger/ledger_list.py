@@ -14,19 +14,27 @@ outcome stays unknown, the next write reads the record first.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import Conflict, MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.ledger.settings import Quorums
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.context import Checks, Context
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
@@ -159,17 +167,20 @@ class LedgerList:
         self,
         choose: Callable[[], list[LedgerInfo]],
         properties: Callable[[], Mapping[str, str]],
+        checks: Checks = (),
     ) -> list[LedgerInfo]:
         """Removes the ledgers that `choose` returns, a head of the list, from record and index.
 
-        The same write adds the result of `properties` to the log's properties.
+        The same write adds the result of `properties` to the log's properties. Raises Conflict if
+        one of `checks` does not hold.
         """
-        return await self._whole(self._remove_ledgers(choose, properties))
+        return await self._whole(self._remove_ledgers(choose, properties, checks))
 
     async def _remove_ledgers(
         self,
         choose: Callable[[], list[LedgerInfo]],
         properties: Callable[[], Mapping[str, str]],
+        checks: Checks,
     ) -> list[LedgerInfo]:
         async with self.locked():
             await self._find_out()
@@ -186,6 +197,7 @@ class LedgerList:
                     deleting=(*self._record.deleting, *sorted(gone)),
                 ),
                 removed=gone,
+                checks=checks,
             )
             self._index.remove(gone)
             return removed
@@ -364,15 +376,28 @@ class LedgerList:
         return Put(managed_ledger_key(self.name), encode(record), self._revision)
 
     async def _write(
-        self, record: ManagedLedgerRecord, *, removed: Collection[int] = frozenset()
+        self,
+        record: ManagedLedgerRecord,
+        *,
+        removed: Collection[int] = frozenset(),
+        checks: Checks = (),
     ) -> None:
         try:
             with self._fencing():
-                revision = await self._tenure.write([self._put(record)])
+                revision = await self._checked_write([self._put(record), *checks])
         except MetadataUnavailable:
             self._unanswered = [_Unanswered(record, removed)]
             raise
         self._written(record, revision)
+
+    async def _checked_write(self, operations: Sequence[Operation]) -> int:
+        """Writes the record. Raises Conflict if a check of another key does not hold."""
+        try:
+            return await self._tenure.write(operations)
+        except BadRevision as error:
+            if error.key == managed_ledger_key(self.name):
+                raise
+            raise Conflict(f"{self.name} was changed meanwhile, please retry: {error}") from error
 
     async def _find_out(self) -> None:
         """Reads the record if the outcome of the last write is unknown. Needs `locked`.

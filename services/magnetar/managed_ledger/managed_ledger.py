@@ -28,7 +28,7 @@ from magnetar.ledger.settings import Quorums
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.appender import Appender, AppenderState, OnAppended
 from magnetar.managed_ledger.cache import CachedRun
-from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.context import Checks, Context
 from magnetar.managed_ledger.cursor import Cursor, mark_delete_before
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.cursors import Cursors
@@ -454,14 +454,14 @@ class ManagedLedger:
             self._list.delete_retired_soon()
             if self._trimmable():
                 await self._context.confirm(self.name)
-                limit = await self.trim_limit()
-                await self._remove(lambda: self._trimmable(limit))
+                limit, checks = await self._context.checked_trim_limit(self.name, self.created_ms)
+                await self._remove(lambda: self._trimmable(limit), checks)
 
-    async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:
+    async def _remove(self, choose: Callable[[], list[LedgerInfo]], checks: Checks = ()) -> None:
         if not choose():
             return
         async with self._context.removals:
-            for info in await self._list.remove_ledgers(choose, self.trim_properties):
+            for info in await self._list.remove_ledgers(choose, self.trim_properties, checks):
                 self._source.forget(info.ledger_id)
         if self._cursors.aborted is not None:
             self._cursors.aborted.forget_trimmed()

@@ -9,6 +9,7 @@ from tests.support.held_store import HeldStore, deletes, puts
 from tests.unit.ledger.stage import NAME, Appends, Stage, publish, turns
 
 from magnetar.bookie.api import BookieError
+from magnetar.compaction.records import compaction_key
 from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.ledger.metadata import ledger_key
@@ -20,6 +21,7 @@ from magnetar.managed_ledger.record import (
     decode_managed_ledger,
     managed_ledger_key,
 )
+from magnetar.metadata.store import ABSENT
 
 LOG = puts(MANAGED_LEDGERS_PREFIX)
 ENTRIES = [b"a", b"b", b"c"]
@@ -104,6 +106,30 @@ async def test_a_trim_takes_nothing_that_is_needed_since_it_began(
     await turns(60)
     assert await readable(ledger, scene.first)
     assert (await scene.recorded())[0][0] == scene.first
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first artifact", "former log's before"])
+async def test_a_trim_takes_nothing_once_the_log_has_an_artifact(first: bool) -> None:
+    """The artifact may end before the ledgers that the trim would remove."""
+
+    async def limit(_name: str, _created_ms: int) -> Position | None:
+        return None
+
+    scene = Scene(trim_limit=limit)
+    ledger = await scene.open()
+    if not first:
+        await scene.store.put(compaction_key(NAME), b"former", expected=ABSENT)
+    held = scene.store.hold(LOG)
+    ledger.set_retention(0, 0)
+    await held.reached.wait()
+    await scene.store.put(compaction_key(NAME), b"live")
+    held.go.set()
+    await turns(60)
+    assert await readable(ledger, scene.first)
+    assert (await scene.recorded())[0][0] == scene.first
+    assert not ledger.fenced
+    await ledger.trim()
+    assert (await scene.recorded())[0][0] != scene.first
 
 
 @pytest.mark.parametrize("how", ["trim", "truncate"])
