@@ -22,7 +22,8 @@ class Difference:
     """Observations that differ from Pulsar's on purpose.
 
     Three expressions match the JSON of the step, of Pulsar's observation and of ours; `scenario`
-    matches the seed and the theme.
+    matches the seed and the theme. With `only`, what they do not match of the two observations
+    must be the same.
     """
 
     reason: str
@@ -30,12 +31,17 @@ class Difference:
     pulsar: str
     ours: str
     scenario: str = ""
+    only: bool = False
 
     def covers(self, scenario: Scenario, step: Step, pulsar: Any, ours: Any) -> bool:
         if not re.search(self.scenario, f"{scenario.seed} {scenario.theme}"):
             return False
         pairs = ((self.step, step.document()), (self.pulsar, pulsar), (self.ours, ours))
-        return all(re.search(pattern, dumped(document)) for pattern, document in pairs)
+        if not all(re.search(pattern, dumped(document)) for pattern, document in pairs):
+            return False
+        return not self.only or (
+            re.sub(self.pulsar, "", dumped(pulsar)) == re.sub(self.ours, "", dumped(ours))
+        )
 
 
 @dataclass(frozen=True, slots=True)

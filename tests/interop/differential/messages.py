@@ -22,6 +22,7 @@ class Ids:
         self._counts: dict[str, int] = {}
         self.by_payload: dict[str, pulsar.MessageId] = {}
         self.sent_at_ms: dict[str, int] = {}
+        self.transactions: dict[str, tuple[str, str]] = {}
 
     def name(self, topic: str, found: pulsar.MessageId) -> str:
         """Returns the id as `LEDGER:ENTRY:INDEX`, with the partition if there is one."""
@@ -41,7 +42,9 @@ class Ids:
         return self._ledgers[ledger]
 
     def replaced(self, text: str) -> str:
-        """Replaces the known ledgers of all positions in a text."""
+        """Replaces the known ledgers of all positions in a text, and transactions."""
+        for name, (most, least) in self.transactions.items():
+            text = text.replace(f"({most},{least})", f"$txn:{name}")
         return LEDGER.sub(self._field, POSITION.sub(self._position, text))
 
     def _field(self, found: re.Match[str]) -> str:
@@ -56,14 +59,10 @@ class Ids:
 def observed(message: pulsar.Message, ids: Ids, value: object = None) -> list[object]:
     """What is compared of a message that was received; what is absent is left out."""
     payload = shown(message.data()) if value is None else value
-    properties: dict[str, str] = message.properties()
     found: dict[str, Any] = {
         "key": message.partition_key() or None,
         "ordering": message.ordering_key() or None,
-        "properties": {
-            name: _stable(name, value, ids) for name, value in sorted(properties.items())
-        }
-        or None,
+        "properties": stable_properties(message.properties(), ids),
         "redelivered": message.redelivery_count() or None,
         "event": message.event_timestamp() or None,
     }
@@ -78,10 +77,14 @@ def shown(data: bytes) -> str:
     return text if len(text) <= PAYLOAD_PREFIX else f"{text[:PAYLOAD_PREFIX]}…{len(text)}"
 
 
+def stable_properties(properties: dict[str, str], ids: Ids) -> dict[str, str] | None:
+    found = {name: _stable(name, value, ids) for name, value in sorted(properties.items())}
+    return found or None
+
+
 def _stable(name: str, value: str, ids: Ids) -> str:
-    """Letters name their original topic, and the id of the original as `(ledger,entry,…)`."""
-    if name == "ORIGIN_MESSAGE_ID":
-        return re.sub(
-            r"\((\d+),(-?\d+)", lambda found: f"({ids.replaced(f'{found[1]}:{found[2]}')}", value
-        )
+    """Letters name their original topic, and the original's id as `(ledger,entry,…)` or, in Go,
+    `ledger:entry:…`."""
+    if name.startswith("ORIGIN_MESSAGE_ID"):
+        return ids.replaced(re.sub(r"(?<=\()(\d+),(-?\d+)", r"\1:\2", value))
     return value.rpartition("/")[2] if name == "REAL_TOPIC" else value

@@ -53,16 +53,18 @@ class Rest:
         self._connection.close()
 
     def ask(self, method: str, path: str, body: object = None) -> Answer:
-        """Sends a request; `body` is JSON, or absent if None."""
+        """Sends a request to `/admin/v2/PATH`, or `/admin/PATH` if it begins with `v3/`; `body` is
+        JSON, or absent if None."""
+        target = f"/admin/{path}" if path.startswith("v3/") else f"/admin/v2/{path}"
         sent = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if sent is not None else {}
         try:
-            self._connection.request(method, f"/admin/v2/{path}", sent, headers)
+            self._connection.request(method, target, sent, headers)
             answer = self._connection.getresponse()
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
             # An idle connection that the server has closed. The request was not processed.
             self._connection.close()
-            self._connection.request(method, f"/admin/v2/{path}", sent, headers)
+            self._connection.request(method, target, sent, headers)
             answer = self._connection.getresponse()
         return Answer(answer.status, dict(answer.getheaders()), answer.read())
 

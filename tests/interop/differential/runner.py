@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+from tests.interop.go_programs import prepare_go
 from tests.interop.support import ServerAddress
 
 from .driver import Run
@@ -39,8 +40,11 @@ def outcomes(
 ) -> dict[int, Outcome]:
     """Returns the observations of each seed, or the error that ended its scenario."""
     waiting: queue.SimpleQueue[Scenario] = queue.SimpleQueue()
-    for scenario in scenarios:
+    many = list(scenarios)
+    for scenario in many:
         waiting.put(scenario)
+    if any(each.needs_go() for each in many):
+        prepare_go("differential")  # once, not by each of the threads
     requests = Rest(server.http_url)
     clusters = requests.ask("GET", "clusters").document()
     requests.ask("PUT", f"tenants/{TENANT}", {"adminRoles": [], "allowedClusters": clusters})
@@ -59,7 +63,8 @@ def outcomes(
             judge = go_on(scenario) if go_on else _always
             try:
                 with _connected(server, log, _timeout_s(wanted)) as (client, rest):
-                    found[scenario.seed] = _run(client, rest, namespace, scenario, wanted, judge)
+                    run = Run(client, server.service_url, rest, namespace)
+                    found[scenario.seed] = _run(run, scenario, wanted, judge)
             except Exception as error:  # noqa: BLE001 - the outcome of this seed
                 found[scenario.seed] = error
 
@@ -96,23 +101,17 @@ def _connected(
         rest.close()
 
 
-def _run(
-    client: pulsar.Client,
-    rest: Rest,
-    namespace: str,
-    scenario: Scenario,
-    expected: list[Any] | None,
-    go_on: GoOn,
-) -> list[Any]:
-    made = rest.ask("PUT", f"namespaces/{namespace}", {"bundles": {"numBundles": 1}})
+def _run(run: Run, scenario: Scenario, expected: list[Any] | None, go_on: GoOn) -> list[Any]:
+    namespace = run.namespace
+    made = run.rest.ask("PUT", f"namespaces/{namespace}", {"bundles": {"numBundles": 1}})
     if made.status != 204:
         raise RuntimeError(f"namespace {namespace}: {made.status} {made.body!r}")
     try:
-        return Run(client, rest, namespace).observations(scenario, expected, go_on)
+        return run.observations(scenario, expected, go_on)
     finally:
         # What stays is in the way of nobody, and no part of what was observed.
         with contextlib.suppress(OSError, http.client.HTTPException):
-            _cleared(rest, namespace)
+            _cleared(run.rest, namespace)
 
 
 def _cleared(rest: Rest, namespace: str) -> None:

@@ -7,7 +7,7 @@ followed by one that waits for its effect.
 
 from random import Random
 
-from . import administration, consuming, publishing
+from . import administration, consuming, publishing, transactional
 from .steps import Scenario
 from .walk import walk
 
@@ -23,10 +23,19 @@ ROUND = (
     *(administration.limits, administration.backpressure),
 )
 RARE = {27: consuming.chunked, 83: consuming.chunked, 139: consuming.chunked}
-COUNT = 12 * len(ROUND)
+# The seeds behind those of the first themes, which stay what they are.
+TRANSACTIONAL = 12 * len(ROUND)
+LATER_ROUND = (
+    *(transactional.transacted, transactional.retried),
+    *(transactional.transacted, transactional.retried, transactional.aborted),
+)
+COUNT = TRANSACTIONAL + 8 * len(LATER_ROUND)
 
 
 def scenario(seed: int) -> Scenario:
     """Returns the scenario of a seed, always the same."""
-    theme = RARE.get(seed) or ROUND[seed % len(ROUND)]
+    if seed >= TRANSACTIONAL:
+        theme = LATER_ROUND[(seed - TRANSACTIONAL) % len(LATER_ROUND)]
+    else:
+        theme = RARE.get(seed) or ROUND[seed % len(ROUND)]
     return Scenario(seed, theme.__name__, tuple(theme(Random(f"{theme.__name__} {seed}"))))

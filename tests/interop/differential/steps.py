@@ -36,6 +36,9 @@ class Scenario:
     theme: str
     steps: tuple[Step, ...]
 
+    def needs_go(self) -> bool:
+        return any(each.op.startswith("go_") for each in self.steps)
+
     def digest(self) -> str:
         """Identifies the steps, so that a golden of other steps is detected."""
         document = [VERSION, *(step.document() for step in self.steps)]
