@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.nodes import Node
-from tests.sim.promises import check_promises
+from tests.sim.promises import broken_promises
 
 from magnetar.autorecovery.repair.former_copies import is_former
 from magnetar.bookie.api import BookieError, BookieIdentity, EntryProof, ProofKind
@@ -45,7 +45,10 @@ async def check_copies(world: "World") -> None:
             world.history.violated(f"after {REPAIR_S_MAX:.0f} s of repair: {missing}")
             break
         await asyncio.sleep(LOOK_S)
-    await check_promises(world, _kept(world, _ledgers(world)))
+    if await broken_promises(world, _kept(world, _ledgers(world))):
+        await asyncio.sleep(LOOK_S)  # a ledger may have been deleted in the meantime
+        for broken in await broken_promises(world, _kept(world, _ledgers(world))):
+            world.history.violated(broken)
 
 
 def _ledgers(world: "World") -> dict[int, LedgerMetadata]:

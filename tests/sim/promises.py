@@ -134,14 +134,16 @@ class Promises:
         ledgers.forget = forgotten  # type: ignore[method-assign]
 
 
-async def check_promises(world: "World", ledgers: dict[int, LedgerMetadata]) -> None:
+async def broken_promises(world: "World", ledgers: dict[int, LedgerMetadata]) -> list[str]:
     """Compares every bookie with its answers, for ledgers that still exist."""
+    found = []
     for node in world.bookies:
         if node.process is None or node.service is None or node.harmed:
             continue
         broken = await node.process.start(_broken(node, ledgers), "check promises")
         if broken:
-            world.history.violated(f"{node.name} {broken}")
+            found.append(f"{node.name} {broken}")
+    return found
 
 
 async def _broken(node: "Node", ledgers: dict[int, LedgerMetadata]) -> str:
