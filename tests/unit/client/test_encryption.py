@@ -5,14 +5,16 @@ from collections.abc import Mapping
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from tests.support.broker import running_broker
 
-from magnetar.client import Encryption
+from magnetar.client import Client, CryptoFailure, Decryption, Encryption, KeyFiles
 from magnetar.client.consumer.decryption import context_of
 from magnetar.client.crypto.api import CryptoKeyReader
 from magnetar.client.crypto.cipher import KEY_LIFETIME_S, ConsumerCipher, ProducerCipher
 from magnetar.client.errors import EncryptionFailed
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 
+PATIENCE_S = 10.0
 _PRIVATE = rsa.generate_private_key(65_537, 2_048)
 
 
@@ -87,3 +89,23 @@ def test_damage_is_found(part: str) -> None:
         metadata.encryption_param = b""
     with pytest.raises(EncryptionFailed, match="k: "):
         opened(ConsumerCipher(keys), metadata, encrypted)
+
+
+async def test_batches_that_are_delivered_encrypted_return_all_their_permits() -> None:
+    """The broker counts the messages of a batch, of which the user gets one that is sealed."""
+    batches = 5
+    unread = Decryption(KeyFiles(), CryptoFailure.CONSUME)
+    async with (
+        running_broker() as (_, port),
+        Client(f"pulsar://127.0.0.1:{port}") as client,
+        client.producer("t", encryption=Encryption(["k"], Keys())) as producer,
+        client.consumer("t", "s", decryption=unread, receiver_queue_size=4) as consumer,
+    ):
+        for _ in range(batches):
+            for _ in range(10):
+                producer.send_nowait(b"x")
+            await producer.flush()
+        for _ in range(batches):
+            message = await consumer.receive(PATIENCE_S)
+            assert message.encryption is not None
+            assert message.encryption.batch_size == 10

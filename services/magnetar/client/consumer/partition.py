@@ -265,7 +265,8 @@ class PartitionConsumer:
             if entry.metadata.encryption_keys:
                 decrypted = self._decrypted(entry, payload)
                 if decrypted is None:
-                    self._take(entry, [Message(payload, entry)], 0)
+                    # The broker has counted the messages of the batch, of which the user gets one.
+                    self._take(entry, [Message(payload, entry)], count - 1)
                     return
                 payload = decrypted
             if entry.metadata.HasField("num_chunks_from_msg") and (

@@ -68,7 +68,8 @@ def check_fields(message: OutgoingMessage) -> None:
         raise InvalidConfiguration(
             f"The schema has encoded a value as {type(message.payload).__name__}, not as bytes"
         )
-    _check_number("sequence_id", message.sequence_id, -1)
+    if message.sequence_id != -1:
+        _check_number("sequence_id", message.sequence_id, 0)
     if message.deliver_at_ms:
         _check_number("deliver_at_ms", message.deliver_at_ms, 0)
     if message.replicate_to:
