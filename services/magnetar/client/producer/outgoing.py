@@ -82,21 +82,26 @@ def check_fields(message: OutgoingMessage) -> None:
 
 
 def _check_own_fields(message: OutgoingMessage) -> None:
-    if message.key is not None:
-        if message.key_bytes is not None:
+    # On the path of every message with a key: `type` and `isascii` cost a fraction of the rest.
+    key, key_bytes, ordering_key = message.key, message.key_bytes, message.ordering_key
+    if key is not None:
+        if key_bytes is not None:
             raise InvalidConfiguration("A message has `key` or `key_bytes`, not both")
-        _check_text("key", message.key)
-    for name in ("key_bytes", "ordering_key"):
-        value = getattr(message, name)
-        if value is not None and not isinstance(value, bytes):
-            raise InvalidConfiguration(f"{name} must be bytes, not {type(value).__name__}")
-    _check_number("event_time_ms", message.event_time_ms, 0)
-    if not isinstance(message.properties, Mapping):
-        raise InvalidConfiguration(
-            f"properties must be a mapping, not {type(message.properties).__name__}"
-        )
-    for pair in message.properties.items():
-        for text in pair:
+        if type(key) is not str or not key.isascii():
+            _check_text("key", key)
+    if key_bytes is not None and not isinstance(key_bytes, bytes):
+        raise InvalidConfiguration(f"key_bytes must be bytes, not {type(key_bytes).__name__}")
+    if ordering_key is not None and not isinstance(ordering_key, bytes):
+        raise InvalidConfiguration(f"ordering_key must be bytes, not {type(ordering_key).__name__}")
+    if message.event_time_ms:
+        _check_number("event_time_ms", message.event_time_ms, 0)
+    properties = message.properties
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise InvalidConfiguration(f"properties must be a mapping, not {type(properties).__name__}")
+    for name, text in properties.items():
+        if type(name) is not str or not name.isascii():
+            _check_text("properties", name)
+        if type(text) is not str or not text.isascii():
             _check_text("properties", text)
 
 
