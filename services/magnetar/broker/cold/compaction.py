@@ -3,7 +3,7 @@
 Compaction is on for a topic if its threshold is above 0, it has an artifact, or a compaction was
 requested. Such a topic is not trimmed beyond the horizon: retention never deletes what is not
 compacted yet. Pulsar has a durable cursor for that, `__compaction`; Magnetar reads the metadata
-before it deletes a ledger.
+before it deletes a ledger, and deletes none if a first artifact became live meanwhile.
 """
 
 from collections.abc import Sequence
