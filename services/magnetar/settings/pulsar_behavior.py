@@ -175,6 +175,7 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
                 "enablePersistentTopics",
                 "subscriptionKeySharedEnable",
                 "subscriptionKeySharedUseConsistentHashing",
+                "systemTopicEnabled",
                 "topicLevelPoliciesEnabled",
             ),
             "subscriptionTypesEnabled": TYPES,
@@ -193,6 +194,7 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
             ),
             "httpMaxRequestSize": ("-1", "0"),
             "maxConsumerMetadataSize": ("1024",),
+            "subscriptionPatternMaxLength": ("50",),
             **_keys(
                 ("5",),
                 "managedLedgerMaxAckQuorum",
@@ -208,6 +210,7 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
         _keys(
             OFF,
             "clientLibraryVersionCheckEnabled",
+            "httpRequestsFailOnUnknownPropertiesEnabled",
             "isSchemaValidationEnforced",
             "strictTopicNameEnabled",
             "strictlyVerifySubscriptionName",
