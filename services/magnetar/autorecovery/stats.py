@@ -1,7 +1,7 @@
 """Counters of autorecovery, and whether it makes progress.
 
-Liveness means progress: a node with due work that has not completed an attempt or copied an entry
-for `stalled_after_s` is unhealthy, even if its process runs.
+Readiness means progress: a node with due work that has not completed an attempt or copied an entry
+for `stalled_after_s` is not ready, even if its process runs.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from magnetar.core.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class AutorecoveryHealth:
-    """The health for `/healthz`: `reason` names the problem, or the current work."""
+    """The health for `/readyz`: `reason` names the problem, or the current work."""
 
     ok: bool
     reason: str
