@@ -50,8 +50,8 @@ other clients can set policies:
 In manifests (`spec.policies` of a Namespace or Topic, [crds.md](../run/crds.md)), durations and
 sizes have units: `7d`, `10Gi`.
 
-"Kept and shown" means that the policy has no effect yet: it is stored, validated and returned, so
-that tools work. A manifest that requires the effect of such a policy is refused.
+"Refused" means that the policy needs geo-replication, which does not exist yet: a value that asks
+for it is refused over REST and in manifests.
 """
 
 _RATES: Final = {INT32_MAX: "2³¹-1", INT64_MAX: "2⁶³-1"}

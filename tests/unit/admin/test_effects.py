@@ -281,3 +281,41 @@ async def test_a_namespace_is_not_created_with_unsupported_policies(admin: Admin
         assert answer.status_code == status, answer.text
         status = (await admin.call("GET", "~/namespaces/t1/n2")).status_code
         assert status == (404 if asked else 200)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ({"migrated": True}, 405, "Migration of a namespace"),
+        ({"schema_auto_update_compatibility_strategy": "Forward"}, 405, "set that instead"),
+        ({"schema_auto_update_compatibility_strategy": "x"}, 412, "must be one of"),
+        ({"allowed_clusters": ["x"]}, 403, "Cluster [x] is not in the list of allowed clusters"),
+    ],
+)
+async def test_a_namespace_is_not_created_with_what_its_routes_refuse(
+    admin: Admin, body: object, status: int, reason: str
+) -> None:
+    answer = await admin.call("PUT", "~/namespaces/t1/n2", body)
+    assert (answer.status_code, reason in answer.json()["reason"]) == (status, True), answer.text
+    assert (await admin.call("GET", "~/namespaces/t1/n2")).status_code == 404
+
+
+@pytest.mark.parametrize("strategy", ["Full", "", None])
+async def test_a_namespace_is_created_with_the_old_strategy_that_clients_send_unasked(
+    admin: Admin, strategy: str | None
+) -> None:
+    body = {"schema_auto_update_compatibility_strategy": strategy}
+    await admin.done("PUT", "~/namespaces/t1/n2", body)
+
+
+async def test_a_namespace_may_be_created_for_the_local_cluster_only(admin: Admin) -> None:
+    await admin.done("PUT", "~/clusters/c2", {"serviceUrl": "http://x"})
+    tenant = {"adminRoles": [], "allowedClusters": ["standalone", "c2"]}
+    await admin.done("POST", "~/tenants/t1", tenant)
+    answer = await admin.call(
+        "PUT", "~/namespaces/t1/n2", {"allowed_clusters": ["standalone", "c2"]}
+    )
+    assert (answer.status_code, "beyond the local cluster" in answer.text) == (405, True)
+    await admin.done("PUT", "~/namespaces/t1/n2", {"allowed_clusters": ["standalone"]})
+    document = (await admin.call("GET", "~/namespaces/t1/n2")).json()
+    assert document["allowed_clusters"] == ["standalone"]

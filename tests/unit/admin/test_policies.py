@@ -269,6 +269,6 @@ async def test_a_document_with_fields_of_another_type_is_refused(
 
 
 async def test_a_new_namespace_is_never_marked_deleted(admin: Admin) -> None:
-    await admin.done("PUT", "~/namespaces/t1/n2", {"deleted": True, "migrated": True})
+    await admin.done("PUT", "~/namespaces/t1/n2", {"deleted": True, "migrated": False})
     document = (await admin.call("GET", "~/namespaces/t1/n2")).json()
     assert (document["deleted"], document["migrated"]) == (False, False)

@@ -167,6 +167,14 @@ async def test_revoking_a_role_does_not_change_others(admin: Admin) -> None:
     assert await document(admin, "GET", TOPIC + "/permissions") == {"q": ["consume", "functions"]}
 
 
+async def test_a_cluster_is_not_created_as_migrated(admin: Admin) -> None:
+    for method in ("PUT", "POST"):
+        body = {"serviceUrl": "http://x", "migrated": True}
+        answer = await admin.call(method, "~/clusters/c2", body)
+        assert (answer.status_code, "Migration of a cluster" in answer.text) == (405, True)
+    assert await document(admin, "GET", "~/clusters") == ["standalone"]
+
+
 async def test_peer_clusters_are_refused(
     admin: Admin,
 ) -> None:

@@ -10,6 +10,7 @@ from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer, done, empty
 from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.routes import Routes
+from magnetar.admin.routers.not_offered import no_migration
 from magnetar.core.errors import MetadataError, NotAllowed, PreconditionFailed
 from magnetar.security.secret import MASK
 
@@ -191,6 +192,8 @@ async def _cluster_data(request: Request) -> dict[str, object]:
         raise MetadataError("cluster data is required", http_status=400)
     if body.get("peerClusterNames"):
         raise NotAllowed(_NO_PEERS)
+    if body.get("migrated"):
+        raise NotAllowed(no_migration("cluster"))
     data = _cluster_document(body)
     for field, (schemes, text) in _URLS.items():
         url = data.get(field)

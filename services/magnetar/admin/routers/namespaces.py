@@ -27,12 +27,14 @@ from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer, done
 from magnetar.admin.http.descriptions import AUTHORITATIVE, FORCE, described, query
 from magnetar.admin.http.routes import Routes
+from magnetar.admin.routers.not_offered import no_migration
 from magnetar.admin.routers.policies.documents import (
     checked_document,
     document_fields,
     shown_document,
     value_in,
 )
+from magnetar.admin.routers.policies.fixed import OLD_STRATEGY, check_allowed, check_old_strategy
 from magnetar.admin.routers.policies.offload_place import check_place
 from magnetar.admin.routers.policies.rules import check_honored
 from magnetar.admin.routers.resource_groups import require_group
@@ -46,6 +48,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.api import Topic
 from magnetar.core.errors import (
     AuthorizationError,
+    NotAllowed,
     NotFound,
     TopicNotFound,
 )
@@ -59,6 +62,8 @@ router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placement=a
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 _NOT_TAKEN: Final = ("bundles", "deleted", "migrated")
 """Fields of a namespace's document that a client cannot set when it creates the namespace."""
+_OLD_STRATEGY_OF_GO: Final = "Full"
+"""Go's admin client sends it with every new namespace that has policies, without being asked."""
 _KINDS: Final[dict[type, str]] = {
     dict: "an object",
     list: "a list",
@@ -304,6 +309,13 @@ async def _new_policies(
                 f"Cluster [{cluster}] is not in the list of allowed clusters list for "
                 f"tenant [{namespace.tenant}]"
             )
+    if clusters := policies["allowed_clusters"]:
+        replicating = policies["replication_clusters"]
+        check_allowed(clusters, replicating, namespace, tenant, service.cluster)
+    if (strategy := given.get(OLD_STRATEGY) or None) != _OLD_STRATEGY_OF_GO:
+        check_old_strategy(strategy)
+    if given.get("migrated"):
+        raise NotAllowed(no_migration("namespace"))
     for policy in at(Level.NAMESPACE):
         if policy.document in given:
             check_honored(policy, value_in(policies, policy, service.cluster), service)

@@ -137,7 +137,7 @@ async def set_migration(request: Request) -> Response:
     if wanted is None:
         raise HTTPException(400, "The request entity cannot be empty.")
     if wanted:
-        raise NotAllowed(_no_migration("namespace"))
+        raise NotAllowed(no_migration("namespace"))
     return done()
 
 
@@ -173,11 +173,12 @@ async def get_cluster_migration(_: Request) -> Response:
 async def set_cluster_migration(request: Request) -> Response:
     await service_of(request).resources.cluster(text_of(request, "cluster"))
     if bodies.flag(request, "migrated"):
-        raise NotAllowed(_no_migration("cluster"))
+        raise NotAllowed(no_migration("cluster"))
     return empty()
 
 
-def _no_migration(thing: str) -> str:
+def no_migration(thing: str) -> str:
+    """The refusal of a namespace or cluster that is marked as migrated."""
     return (
         f"Migration of a {thing} to another cluster is not supported: there is no geo-replication "
         "yet"

@@ -28,11 +28,12 @@ from magnetar.core.errors import (
     NotAllowed,
     PreconditionFailed,
 )
+from magnetar.core.names import NamespaceName
 
 router = Routes(prefix="/admin/v2")
 
 _PATH: Final = "/namespaces/{tenant:name}/{namespace:name}"
-_OLD_STRATEGY: Final = "schema_auto_update_compatibility_strategy"
+OLD_STRATEGY: Final = "schema_auto_update_compatibility_strategy"
 _OLD_STRATEGIES: Final = (
     "AutoUpdateDisabled",
     "Backward",
@@ -86,30 +87,41 @@ async def set_allowed_clusters(request: Request) -> Response:
     document = await service.resources.policies(namespace)
     clusters = await bodies.parse(request, list[str]) or []
     tenant = await service.resources.tenant(namespace.tenant)
-    for cluster in clusters:
-        if cluster not in (tenant.get("allowedClusters") or []):
-            raise AuthorizationError(
-                f"Cluster [{cluster}] is not in the list of allowed clusters list for "
-                f"tenant [{namespace.tenant}]"
-            )
-    for cluster in document["replication_clusters"]:
-        if cluster not in clusters:
-            raise MetadataError(
-                f"Allowed clusters do not contain the replication cluster [{cluster}]. Please "
-                "remove the replication cluster if the cluster is not allowed for this namespace",
-                http_status=400,
-            )
-    if any(cluster != service.cluster for cluster in clusters):
-        raise NotAllowed(
-            "allowedClusters is not supported beyond the local cluster: there is no "
-            "geo-replication yet; name the local cluster only"
-        )
+    check_allowed(clusters, document["replication_clusters"], namespace, tenant, service.cluster)
 
     def change(policies: Document) -> Document:
         return {**policies, "allowed_clusters": clusters}
 
     await service.resources.update_policies(namespace, change)
     return empty()
+
+
+def check_allowed(
+    clusters: list[str],
+    replicating: list[str],
+    namespace: NamespaceName,
+    tenant: Document,
+    local: str,
+) -> None:
+    """Raises if the namespace may not have these clusters: only the local one can be allowed."""
+    for cluster in clusters:
+        if cluster not in (tenant.get("allowedClusters") or []):
+            raise AuthorizationError(
+                f"Cluster [{cluster}] is not in the list of allowed clusters list for "
+                f"tenant [{namespace.tenant}]"
+            )
+    for cluster in replicating:
+        if cluster not in clusters:
+            raise MetadataError(
+                f"Allowed clusters do not contain the replication cluster [{cluster}]. Please "
+                "remove the replication cluster if the cluster is not allowed for this namespace",
+                http_status=400,
+            )
+    if any(cluster != local for cluster in clusters):
+        raise NotAllowed(
+            "allowedClusters is not supported beyond the local cluster: there is no "
+            "geo-replication yet; name the local cluster only"
+        )
 
 
 @router.get(
@@ -119,7 +131,7 @@ async def set_allowed_clusters(request: Request) -> Response:
 )
 async def get_old_strategy(request: Request) -> Response:
     document = await service_of(request).resources.policies(namespace_of(request))
-    value = document.get(_OLD_STRATEGY)
+    value = document.get(OLD_STRATEGY)
     return done() if value is None else answer(value)
 
 
@@ -130,7 +142,17 @@ async def get_old_strategy(request: Request) -> Response:
     openapi_extra=described(body="A strategy", example="Backward"),
 )
 async def put_old_strategy(request: Request) -> Response:
-    strategy = await bodies.parse(request, str)
+    check_old_strategy(await bodies.parse(request, str))
+
+    def change(document: Document) -> Document:
+        return {key: value for key, value in document.items() if key != OLD_STRATEGY}
+
+    await service_of(request).resources.update_policies(namespace_of(request), change)
+    return done()
+
+
+def check_old_strategy(strategy: object) -> None:
+    """Raises if there is one: brokers do not apply it."""
     if strategy is not None and strategy not in _OLD_STRATEGIES:
         raise PreconditionFailed(
             f"schemaAutoUpdateCompatibilityStrategy must be one of {', '.join(_OLD_STRATEGIES)}: "
@@ -141,12 +163,6 @@ async def put_old_strategy(request: Request) -> Response:
             "schemaAutoUpdateCompatibilityStrategy is not supported: brokers check schemas by "
             "schemaCompatibilityStrategy; set that instead"
         )
-
-    def change(document: Document) -> Document:
-        return {key: value for key, value in document.items() if key != _OLD_STRATEGY}
-
-    await service_of(request).resources.update_policies(namespace_of(request), change)
-    return done()
 
 
 @router.get(_PATH + "/properties", summary="A namespace's properties", tags=("namespaces",))
