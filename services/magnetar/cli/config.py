@@ -39,7 +39,7 @@ The value of a setting comes from the first of these sources that sets it:
 4. its default.
 
 Magnetar warns of a Pulsar key that has no effect. If the key's value requires a feature that
-Magnetar does not have, such as region-aware placement or key stores, the process does not start.
+Magnetar does not have, such as zones of bookies or key stores, the process does not start.
 Keys of other roles are ignored; unknown keys are errors. Numbers have the unit of Pulsar's key.
 `magnetar config explain KEY` prints the same facts about one setting. Standalone and broker share
 all groups that name no role.

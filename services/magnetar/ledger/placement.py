@@ -2,17 +2,20 @@
 
 Bookies are drawn at random, weighted by free disk (Efraimidis and Spirakis), so that a new bookie
 gets its fair share from the next ledger on, and a fuller one less. Read-only, draining and excluded
-bookies are never chosen; bookies in quarantine only if the rest do not suffice. If there are two
-racks or more, each write set spans at least two if any order of the bookies allows it;
-SEARCH_STEPS_MAX bounds the search.
+bookies are never chosen; bookies in quarantine only if the rest do not suffice.
+
+If there are two regions or more (racks are `/region/rack`), each write set spans at least two if
+any order of the bookies allows it; if none does, or there is one region, the same for racks.
+SEARCH_STEPS_MAX bounds each search.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import log
 from random import Random
 from typing import Final
 
 from magnetar.bookie.api import BookieIdentity
+from magnetar.bookie.registration import RACK_DEFAULT
 from magnetar.ledger.bookies import BookieInfo
 from magnetar.ledger.errors import NotEnoughBookies
 from magnetar.ledger.quorum import write_sets
@@ -21,11 +24,29 @@ SEARCH_STEPS_MAX: Final = 2000
 FREE_RATIO_MIN: Final = 0.01
 """The weight of a full disk: it is writable, so it may be drawn, but rarely."""
 EXCLUDED_NAMED_MAX: Final = 16
+REGION_DEFAULT: Final = RACK_DEFAULT.split("/")[1]
 
 Excluded = Mapping[BookieIdentity, str]
 """Bookies that must not be chosen, with the reasons."""
 
 _NONE: Final[Excluded] = {}
+
+Site = Callable[[str], str]
+"""Returns what a rack's name says of the place, as far as copies are to be apart."""
+
+
+def _region(rack: str) -> str:
+    """Returns the region of `/region/rack`; the default one for a name of one part."""
+    parts = rack.strip("/").split("/")
+    return parts[0] if len(parts) > 1 else REGION_DEFAULT
+
+
+def _rack(rack: str) -> str:
+    return rack
+
+
+SITES: Final[tuple[Site, ...]] = (_region, _rack)
+"""What write sets are to span, the most important first."""
 
 
 def choose_ensemble(
@@ -69,7 +90,7 @@ def choose_more(
             order,
             key=lambda info: (
                 info.quarantined,
-                _narrow_sets(members, slot, info.identity, racks, write_quorum),
+                *_narrow_sets(members, slot, info.identity, racks, write_quorum),
             ),
         )
         members[slot] = best.identity
@@ -123,31 +144,51 @@ def _drawn(bookies: Sequence[BookieInfo], size: int, rng: Random) -> list[Bookie
 
 
 def _spread(order: list[BookieInfo], size: int, write_quorum: int) -> list[BookieInfo]:
-    """Returns `size` bookies, early ones preferred, such that each write set spans two racks."""
-    copies = min(write_quorum, size)
-    if copies < 2 or len({info.rack for info in order}) < 2:
+    """Returns `size` bookies, early ones preferred, such that each write set spans two sites."""
+    if min(write_quorum, size) < 2:
         return order[:size]
+    several = [site for site in SITES if len({site(info.rack) for info in order}) > 1]
+    for site in several:
+        if chosen := _spanning(order, size, write_quorum, site):
+            return chosen
+    return _alternating(order, size) if several else order[:size]
+
+
+def _spanning(
+    order: list[BookieInfo], size: int, write_quorum: int, site: Site
+) -> list[BookieInfo] | None:
+    """Returns `size` bookies whose write sets span two sites, None if none were found.
+
+    Bookies on racks that are not in use yet come first, since a site may have several.
+    """
+    copies = min(write_quorum, size)
     chosen: list[BookieInfo] = []
     left = SEARCH_STEPS_MAX
 
     def fits(last: bool) -> bool:
-        window = {info.rack for info in chosen[-copies:]}
+        window = {site(info.rack) for info in chosen[-copies:]}
         if len(chosen) >= copies and len(window) < 2:
             return False
         return not last or all(
-            len({chosen[slot].rack for slot in slots}) > 1
+            len({site(chosen[slot].rack) for slot in slots}) > 1
             for slots in write_sets(size, write_quorum)
         )
+
+    def candidates() -> list[BookieInfo]:
+        if site is _rack:
+            return order
+        used = {info.rack for info in chosen}
+        return sorted(order, key=lambda info: info.rack in used)
 
     def search() -> bool:
         nonlocal left
         if len(chosen) == size:
             return True
         tried: set[str] = set()
-        for info in order:
-            if info in chosen or info.rack in tried:
-                continue  # one bookie of a rack is as good as the next
-            tried.add(info.rack)
+        for info in candidates():
+            if info in chosen or site(info.rack) in tried:
+                continue  # one bookie of a site is as good as the next
+            tried.add(site(info.rack))
             left -= 1
             chosen.append(info)
             if left > 0 and fits(len(chosen) == size) and search():
@@ -155,7 +196,7 @@ def _spread(order: list[BookieInfo], size: int, write_quorum: int) -> list[Booki
             chosen.pop()
         return False
 
-    return chosen if search() else _alternating(order, size)
+    return chosen if search() else None
 
 
 def _alternating(order: list[BookieInfo], size: int) -> list[BookieInfo]:
@@ -174,11 +215,15 @@ def _narrow_sets(
     candidate: BookieIdentity,
     racks: Mapping[BookieIdentity, str],
     write_quorum: int,
-) -> int:
-    """Counts the write sets that would lie on one rack with the candidate at `slot`."""
-    sites = [None if member is None else racks.get(member) for member in members]
-    sites[slot] = racks.get(candidate)
-    return sum(
-        len({rack for number in slots if (rack := sites[number]) is not None}) < 2
-        for slots in write_sets(len(sites), write_quorum)
+) -> tuple[int, ...]:
+    """Counts the write sets that would lie on one site with the candidate at `slot`, by SITES."""
+    places = [None if member is None else racks.get(member) for member in members]
+    places[slot] = racks.get(candidate)
+    sets = write_sets(len(places), write_quorum)
+    return tuple(
+        sum(
+            len({site(rack) for number in slots if (rack := places[number]) is not None}) < 2
+            for slots in sets
+        )
+        for site in SITES
     )

@@ -94,7 +94,8 @@ class BookieProcessSettings:
     )
     rack: str = setting(
         RACK_DEFAULT,
-        "`/region/rack`: copies of an entry are on different racks, if there are several.",
+        "`/region/rack`: copies of an entry are in different regions, if there are several, else "
+        "on different racks.",
         group=BOOKIE,
     )
     autorecovery: bool = setting(

@@ -218,15 +218,19 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
     ),
     Behavior(
         "other labels and series of metrics",
-        "remove the key or set it to false; docs/run/dashboards.md names the series",
-        _keys(
-            OFF,
-            "exposeBundlesMetricsInPrometheus",
-            "exposeCustomTopicMetricLabelsEnabled",
-            "exposeManagedCursorMetricsInPrometheus",
-            "exposeProducerLevelMetricsInPrometheus",
-            "splitTopicAndPartitionLabelInPrometheus",
-        ),
+        "remove the key, leave it empty or set it to false; docs/run/dashboards.md names the "
+        "series",
+        {
+            **_keys(
+                OFF,
+                "exposeBundlesMetricsInPrometheus",
+                "exposeCustomTopicMetricLabelsEnabled",
+                "exposeManagedCursorMetricsInPrometheus",
+                "exposeProducerLevelMetricsInPrometheus",
+                "splitTopicAndPartitionLabelInPrometheus",
+            ),
+            **_keys(NONE, "allowedTopicPropertyKeysForMetrics"),
+        },
     ),
     Behavior(
         "another form of statistics and redelivery counts",
@@ -306,6 +310,17 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
         "a bookie that is started read-only",
         "remove the key or set it to false, and run `magnetar bookie drain`",
         _keys(OFF, "forceReadOnlyBookie"),
+    ),
+    Behavior(
+        "bookies that end when their disk is full, and clients that list topics themselves",
+        "remove the key, leave it empty or set it to true: a full bookie is read-only, and clients "
+        "choose whether brokers match patterns and report new topics",
+        _keys(
+            ON,
+            "enableBrokerSideSubscriptionPatternEvaluation",
+            "enableBrokerTopicListWatcher",
+            "readOnlyModeEnabled",
+        ),
     ),
 )
 

@@ -74,7 +74,6 @@ SWITCHES: Final[dict[str, Switch]] = {
     **_switches(
         _is_true,
         "remove the key or set it to false",
-        bookkeeperClientRegionawarePolicyEnabled="region-aware placement",
         replicationTlsEnabled="geo-replication",
         strictBookieAffinityEnabled="bookie affinity",
         zkEnableSecurity="access control in the metadata store by Pulsar's means",

@@ -47,6 +47,58 @@ def test_every_write_set_spans_two_racks_where_any_order_of_bookies_does(
     assert found == 0 or not possible
 
 
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from(["/r/1", "/r/2", "/s/1", "/s/2", "/t/1"]), min_size=2, max_size=6),
+    st.integers(2, 4),
+    st.integers(2, 3),
+    st.integers(0, 1 << 30),
+)
+def test_every_write_set_spans_two_regions_where_any_order_does_and_else_two_racks(
+    racks: list[str], size: int, write_quorum: int, seed: int
+) -> None:
+    bookies = [info(f"b{n}", rack) for n, rack in enumerate(racks)]
+    rack_of = {one.identity: one.rack for one in bookies}
+    chosen = choose_ensemble(bookies, max(size, write_quorum), write_quorum, 2, Random(seed))
+    assert len(set(chosen)) == len(chosen) == min(max(size, write_quorum), len(bookies))
+    places = [rack_of[one] for one in chosen]
+    orders = list(permutations(racks, len(chosen)))
+    for sites in ([place[1] for place in places], places):
+        length = len(sites[0])
+        possible = any(
+            not narrow([place[1] if length == 1 else place for place in order], write_quorum)
+            for order in orders
+        )
+        if possible:
+            assert not narrow(sites, write_quorum)
+            return
+
+
+def test_a_region_with_several_racks_gives_its_copies_to_different_ones() -> None:
+    racks = {"a": "/r/1", "b": "/r/1", "c": "/r/2", "d": "/s/1"}
+    bookies = [info(name, rack) for name, rack in racks.items()]
+    for seed in range(50):
+        chosen = choose_ensemble(bookies, 3, 3, 2, Random(seed))
+        assert {racks[one.bookie_id] for one in chosen} == {"/r/1", "/r/2", "/s/1"}
+
+
+def test_racks_without_a_region_are_in_the_default_one() -> None:
+    bookies = [info("a", "/1"), info("b", "/2"), info("c", "/default-region/default-rack")]
+    seen = {
+        frozenset(one.bookie_id for one in choose_ensemble(bookies, 2, 2, 2, Random(seed)))
+        for seed in range(50)
+    }
+    assert seen == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
+
+
+def test_a_replacement_is_in_another_region_and_else_on_another_rack() -> None:
+    a, b, c, d = info("a", "/r/1"), info("b", "/r/1"), info("c", "/r/2"), info("d", "/s/1")
+    for seed in range(20):
+        ensemble = (a.identity, None)
+        assert choose_more([a, b, c, d], ensemble, 2, Random(seed))[1] == d.identity
+        assert choose_more([a, b, c], ensemble, 2, Random(seed))[1] == c.identity
+
+
 def test_a_new_bookie_gets_its_fair_share_and_a_full_one_less() -> None:
     bookies = [info(f"b{n}", disk_free_ratio=0.5) for n in range(3)]
     bookies += [info("new", disk_free_ratio=1.0), info("full", disk_free_ratio=0.02)]
