@@ -287,6 +287,7 @@ async def test_a_namespace_is_not_created_with_unsupported_policies(admin: Admin
     ("body", "status", "reason"),
     [
         ({"migrated": True}, 405, "Migration of a namespace"),
+        ({"clusterDispatchRate": {"local": {}}}, 405, "set topicDispatchRate"),
         ({"schema_auto_update_compatibility_strategy": "Forward"}, 405, "set that instead"),
         ({"schema_auto_update_compatibility_strategy": "x"}, 412, "must be one of"),
         ({"allowed_clusters": ["x"]}, 403, "Cluster [x] is not in the list of allowed clusters"),

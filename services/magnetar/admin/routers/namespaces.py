@@ -62,6 +62,7 @@ router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placement=a
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 _NOT_TAKEN: Final = ("bundles", "deleted", "migrated")
 """Fields of a namespace's document that a client cannot set when it creates the namespace."""
+_OLD_RATE: Final = "clusterDispatchRate"
 _OLD_STRATEGY_OF_GO: Final = "Full"
 """Go's admin client sends it with every new namespace that has policies, without being asked."""
 _KINDS: Final[dict[type, str]] = {
@@ -316,6 +317,8 @@ async def _new_policies(
         check_old_strategy(strategy)
     if given.get("migrated"):
         raise NotAllowed(no_migration("namespace"))
+    if given.get(_OLD_RATE):
+        raise NotAllowed(f"{_OLD_RATE} is out of use: set topicDispatchRate")
     for policy in at(Level.NAMESPACE):
         if policy.document in given:
             check_honored(policy, value_in(policies, policy, service.cluster), service)
