@@ -36,6 +36,8 @@ from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 
 REPLAYS_MAX: Final = 2
 CREATE_TIMEOUT_S: Final = 30.0
+FAILURE_QUIET_S: Final = 60.0
+"""After this time without it, the same reason of failed appends is logged again."""
 TERMINATED_TEXT: Final = "Topic was already terminated"
 
 OnAppended = Callable[[int, int, MagnetarError | None], None]
@@ -83,6 +85,7 @@ class Appender:
         "_context",
         "_creating",
         "_entries_max",
+        "_failed_why",
         "_info",
         "_loop",
         "_name",
@@ -136,6 +139,8 @@ class Appender:
         self._rolling: asyncio.Task[None] | None = None
         self._creating: asyncio.Future[LedgerWriter] | None = None
         self._notifying = False
+        self._failed_why = "", 0.0
+        """Why appends failed last, and when (loop time)."""
 
     @property
     def pending(self) -> int:
@@ -320,10 +325,15 @@ class Appender:
         finally:
             self._rolling = None
             if error is not None and (self._sent or self._queued):
-                log.warning(
-                    "no writable ledger, appends fail", managed_ledger=self._name, error=str(error)
-                )
+                self._log_failure(str(error))
                 self._fail_all(error)
+
+    def _log_failure(self, reason: str) -> None:
+        """Logs why appends fail, unless it is what was said a moment ago: clients try again."""
+        now = self._loop.time()
+        (former, at), self._failed_why = self._failed_why, (reason, now)
+        if reason != former or now - at >= FAILURE_QUIET_S:
+            log.warning("no writable ledger, appends fail", managed_ledger=self._name, error=reason)
 
     async def _close_ledger(self) -> None:
         writer, info = self.writer, self._info

@@ -11,6 +11,9 @@ from typing import Final
 RATE_PERIOD_S: Final = 10.0
 """How often rates are recomputed; a rate is the mean over one period."""
 
+ERROR_QUIET_MS: Final = 60_000
+"""After this time without it, the same reason of failed appends counts as another one."""
+
 WRITE_LATENCY_BOUNDS_MS: Final = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
 ENTRY_SIZE_BOUNDS_BYTES: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
 
@@ -83,10 +86,15 @@ class TopicCounters:
             for entry in entries:
                 sizes[bisect_left(ENTRY_SIZE_BOUNDS_BYTES, len(entry))] += 1
 
-    def failed(self, error: str, now_ms: int) -> None:
-        """Counts a failed append, with its reason."""
+    def failed(self, error: str, now_ms: int) -> bool:
+        """Counts a failed append; returns whether its reason was not seen for ERROR_QUIET_MS.
+
+        Clients may try again many times a second, as long as it lasts.
+        """
+        is_new = error != self.last_error or now_ms - self.last_error_ms >= ERROR_QUIET_MS
         self.publish_errors += 1
         self.last_error, self.last_error_ms = error, now_ms
+        return is_new
 
     def renew_rates(self, period_s: float) -> None:
         """Recomputes the rates; call once per period."""

@@ -202,8 +202,8 @@ class PersistentTopic(DelayingTopic):
 
     def publish_failed(self, error: MagnetarError) -> None:
         """Disconnects every producer: clients then resend messages without a receipt in order."""
-        self.counters.failed(str(error), self.now_ms())
-        if self.producers:  # logged once, not for every run behind the first
+        is_new = self.counters.failed(str(error), self.now_ms())
+        if self.producers and is_new:  # not for every run behind the first
             log.warning("append failed", topic=self.full_name, error=str(error))
         self.producers.close_all()
 

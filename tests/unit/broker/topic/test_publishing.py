@@ -14,11 +14,15 @@ from tests.unit.broker.topic.stage import (
 )
 from tests.unit.ledger.stage import turns
 
+from magnetar.broker.topic.counters import ERROR_QUIET_MS
 from magnetar.broker.topic.entry_stamp import last_index
 from magnetar.broker.topic.own_properties import EPOCH_PROPERTY
 from magnetar.broker.topic.producer import AccessMode
 from magnetar.core.errors import ProducerFenced, ServiceNotReady, TopicTerminated
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.ledger.errors import NotEnoughBookies
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import MANAGED_LEDGERS_PREFIX
 from magnetar.wire.entry import split_entry
 
@@ -78,6 +82,31 @@ async def test_a_failed_append_disconnects_all_producers_to_resend_in_order(
         s.bookie.refuse = lambda _ledger, _ids: False
         await s.publish(topic, "again")
         assert topic.managed_ledger.entries_total == 1
+
+
+async def test_a_failure_that_lasts_is_logged_once_however_often_clients_try_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none_left(_self: ManagedLedger) -> LedgerWriter:
+        raise NotEnoughBookies("3 bookies are needed")
+
+    async with stage() as s:
+        topic = await s.topic()
+        monkeypatch.setattr(ManagedLedger, "create_ledger", none_left)
+        for number in range(3):
+            producer, sink = await s.producer(topic)
+            topic.publish(producer, run_of(producer, "x", first=number))
+            while not sink.errors:
+                await turns(10)
+        assert topic.counters.publish_errors == 3
+        assert caplog.messages.count("append failed") == 1
+        assert caplog.messages.count("no writable ledger, appends fail") == 1
+        topic.counters.last_error_ms -= ERROR_QUIET_MS
+        producer, sink = await s.producer(topic)
+        topic.publish(producer, run_of(producer, "x", first=3))
+        while not sink.errors:
+            await turns(10)
+        assert caplog.messages.count("append failed") == 2
 
 
 async def test_a_terminated_topic_admits_no_producer_and_disconnects_its_producers() -> None:
