@@ -13,7 +13,7 @@ def nothing_is_replayed() -> None:
     async def none(*_given: Any) -> int:
         return 0
 
-    plant(deduplication, "replay", none)
+    plant(deduplication, "read_tail", none)
 
 
 def failed_messages_count_as_stored() -> None:

@@ -24,7 +24,7 @@ def nothing_is_replayed() -> None:
     async def none(*_given: Any) -> int:
         return 0
 
-    plant(delayed_delivery, "replay", none)
+    plant(delayed_delivery, "read_tail", none)
 
 
 def a_run_replaces_the_former() -> None:

@@ -272,7 +272,7 @@ BUGS: Final = (
         "A bookie is proven to be empty with its own copies counted in: it goes, and its ledgers "
         "have a copy less.",
         a_proof_counts_the_leaving_bookie,
-        13,
+        328,
         together(topics(), bookies(5), many_rollovers(), faults("decommission", count=1)),
     ),
     Bug(

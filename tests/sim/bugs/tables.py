@@ -122,7 +122,7 @@ BUGS: Final = (
         "The owner of the origin dies after it has stored letters, before the receipts: the "
         "producer repeats them at the next owner, and the transaction has them twice.",
         repeated_letters_are_committed,
-        10,
+        37,
         together(topics(), apart(), MOVES, transactions(), letters()),
     ),
 )

@@ -159,6 +159,8 @@ def a_recovered_joint_commit_commits_its_leader_only() -> None:
 
 def a_coordinator_outlives_its_tenure() -> None:
     plant(ClusterOwnership, "tenure", lambda *_: 0)
+    # Otherwise the write that confirms a refusal shows it that it is not the owner.
+    plant(Coordinator, "_refuse", lambda _self, _number, refusal, on_done: on_done(refusal))
 
 
 def a_listed_transaction_may_end_meanwhile() -> None:

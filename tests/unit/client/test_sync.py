@@ -110,6 +110,14 @@ def test_the_tasks_of_calls_have_names(rig: Rig) -> None:
     assert rig.portal.call(Awaited) == "magnetar-client/Awaited"
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """A process that was started in the background may ignore SIGINT, and its children do too."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
 def interrupt_when(reached: threading.Event, heard: threading.Event) -> threading.Thread:
     """Ctrl-C for the main thread, once `reached` is set, until `heard` is.
 
@@ -128,6 +136,7 @@ def interrupt_when(reached: threading.Event, heard: threading.Event) -> threadin
     return thread
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interrupt_cancels_what_the_caller_waits_for(rig: Rig) -> None:
     waiting, cancelled = threading.Event(), threading.Event()
 
@@ -145,6 +154,7 @@ def test_an_interrupt_cancels_what_the_caller_waits_for(rig: Rig) -> None:
     assert cancelled.wait(DEADLINE_S)
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_result_that_comes_after_the_interrupt_is_given_back(rig: Rig) -> None:
     waiting, given_back = threading.Event(), threading.Event()
     back: list[object] = []
