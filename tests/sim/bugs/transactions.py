@@ -308,9 +308,9 @@ BUGS: Final = (
     ),
     Bug(
         "a coordinator that comes back is the former one",
-        "It knows nothing of what another broker has begun and decided meanwhile.",
+        "It refuses what another broker has begun and decided meanwhile, and asks nobody.",
         a_coordinator_outlives_its_tenure,
-        14,
+        126,
         together(
             MOVES,
             transactions(retention_s=600, messages=120, pace_s=0.05),
