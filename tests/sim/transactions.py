@@ -349,7 +349,7 @@ class Mover(Subscriber):
                 cut_s = self.world.habits.cut_s(self.rng)
                 await ask(wire, CommandType.END_TXN, command, cut_s=cut_s)
             except Refused as refused:
-                if refused.code == OVER and joined:
+                if refused.code in (OVER, pb.ServerError.TransactionNotFound) and joined:
                     # One of them has ended, so none is committed; the others are still open.
                     await self._abort(ended)
                     return

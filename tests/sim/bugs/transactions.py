@@ -332,7 +332,7 @@ BUGS: Final = (
         "a joint commit leaves out what has ended",
         "One of its transactions has timed out, and the others are committed.",
         a_joint_commit_leaves_out_what_has_ended,
-        59,
+        103,
         together(JOINT, transactions(timeout_s=2.0, pace_s=2.0)),
     ),
     Bug(
