@@ -81,10 +81,8 @@ def striped(size: int, write_quorum: int) -> bool:
     return size > write_quorum
 
 
-def stripe_last(size: int, write_quorum: int, stripe_entries: int, entry_id: int) -> int:
-    """Returns the last entry of the run from this one on with the same write set."""
-    if not striped(size, write_quorum):
-        return UNENDED
+def stripe_last(stripe_entries: int, entry_id: int) -> int:
+    """Returns the last entry of the stripe: in a striped ensemble, they have the same write set."""
     return (entry_id // stripe_entries + 1) * stripe_entries - 1
 
 
@@ -92,8 +90,10 @@ def run_last(metadata: LedgerMetadata, entry_id: int) -> int:
     """Returns the last entry of the ledger in the run with this one's write set."""
     index = ensemble_index(metadata, entry_id)
     size = len(metadata.ensembles[index].bookies)
-    end = stripe_last(size, metadata.write_quorum, metadata.stripe_entries, entry_id)
-    return min(end, last_of(metadata, index))
+    last = last_of(metadata, index)
+    if not striped(size, metadata.write_quorum):
+        return last
+    return min(stripe_last(metadata.stripe_entries, entry_id), last)
 
 
 def fence_covers(size: int, write_quorum: int, ack_quorum: int, fenced: Container[int]) -> bool:

@@ -52,6 +52,7 @@ class ReplicatedWriter(LedgerWriter):
         "_dead",
         "_loop",
         "_missing",
+        "_striped",
         "_timer",
         "late",
         "layout",
@@ -81,6 +82,8 @@ class ReplicatedWriter(LedgerWriter):
         """The layout to which appended entries go."""
         self.possible: tuple[Layout, ...] = (self.layout,)
         """The layouts that the record may hold as its last ensemble; several during a change."""
+        self._striped = self.layout.striped
+        """Whether one of these is striped: pieces end with stripes then."""
         self._change = EnsembleChange(self, context)
         self._count_at = 0
         self.count_later()
@@ -108,7 +111,7 @@ class ReplicatedWriter(LedgerWriter):
         first = self._next_entry
         self._next_entry = end = first + len(entries)
         layout, confirmed = self.layout, self.last_add_confirmed
-        if layout.striped and end - 1 > self._stripe_last(first):
+        if self._striped and end - 1 > self._stripe_last(first):
             self._append_pieces(first, entries, size, on_appended)
         else:
             want, replicas = layout.set_of(first)
@@ -125,10 +128,7 @@ class ReplicatedWriter(LedgerWriter):
         return size
 
     def _stripe_last(self, entry_id: int) -> int:
-        metadata = self.metadata
-        return stripe_last(
-            len(self.layout.replicas), metadata.write_quorum, metadata.stripe_entries, entry_id
-        )
+        return stripe_last(self.metadata.stripe_entries, entry_id)
 
     def _append_pieces(
         self, group_first: int, entries: list[bytes], group_bytes: int, on_appended: OnAppended
@@ -353,6 +353,7 @@ class ReplicatedWriter(LedgerWriter):
         """See `ChangingWriter.switch`."""
         self.layout = layout
         self.possible = (*self.possible, layout)
+        self._striped = self._striped or layout.striped
         confirmed = self.last_add_confirmed
         for pieces in (self.late, self.pending):
             for piece in pieces:
@@ -384,7 +385,7 @@ class ReplicatedWriter(LedgerWriter):
 
     def recorded(self, layout: Layout) -> None:
         """Makes this layout, which is on record now, the only possible one."""
-        self.possible = (layout,)
+        self.possible, self._striped = (layout,), layout.striped
         for piece in self.pending:
             piece.need = piece.want
         self.confirm()

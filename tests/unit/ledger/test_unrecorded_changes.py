@@ -56,6 +56,32 @@ def test_what_is_appended_before_the_record_says_so_waits_for_both_ensembles(cou
     virtual(main())
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_entries_are_confirmed_by_their_own_write_set_while_the_next_ensemble_is_unrecorded(
+    count: int,
+) -> None:
+    """A group that crosses the stripes of the recorded ensemble has several write sets there."""
+
+    async def main() -> None:
+        cluster = Cluster(4, quorum(4, 3, 2, metadata_timeout_s=60.0))
+        writer, links = await changing(cluster)
+        assert len(writer.bookies) == 3
+        links.leave(writer.bookies[-1])
+        adding = [later(writer, *[b"x"] * count) for _ in range(16 // count)]
+        await asyncio.sleep(1)
+        recorded = writer.metadata
+        assert len(recorded.ensembles[-1].bookies) == 4
+        for entry_id in range(writer.last_add_confirmed + 1):
+            copies = {one.bookie_id for one in write_set(recorded, entry_id)}
+            has = cluster.has(writer.ledger_id, entry_id)
+            assert len(copies & has) >= 2, (entry_id, copies, has)
+        cluster.store.trouble = 0.0
+        await asyncio.gather(*adding)
+        check_copies(cluster, await writer.close())
+
+    virtual(main())
+
+
 @pytest.mark.parametrize("landed", [0, 1])
 def test_the_closing_record_has_what_was_not_recorded_before(landed: int) -> None:
     async def main() -> None:
