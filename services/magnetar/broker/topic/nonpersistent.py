@@ -158,7 +158,7 @@ class NonPersistentTopic(GovernedTopic):
         self, subscription: Subscription, consumer: Consumer, *, force: bool
     ) -> None:
         """See `Topic.unsubscribe`."""
-        if not force and any(other is not consumer for other in subscription.consumers):
+        if not (force or list(subscription.consumers) == [consumer]):
             raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
         subscription.remove_consumer(consumer)
         await self.delete_subscription(subscription.name, force=True)

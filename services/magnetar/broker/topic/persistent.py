@@ -347,7 +347,7 @@ class PersistentTopic(DelayingTopic):
     ) -> None:
         """See `Topic.unsubscribe`."""
         self._check_serving()
-        if not force and any(other is not consumer for other in subscription.consumers):
+        if not (force or list(subscription.consumers) == [consumer]):
             raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
         subscription.remove_consumer(consumer)
         await self.delete_subscription(subscription.name, force=True)

@@ -299,6 +299,20 @@ async def test_a_subscription_to_what_was_compacted_begins_before_what_is_kept()
 # -- deleting
 
 
+async def test_a_consumer_that_a_seek_has_disconnected_deletes_no_subscription() -> None:
+    """Its connection may be lost, and the request late: others are about to attach again."""
+    async with stage() as s:
+        topic = await s.topic()
+        subscription, consumer, _ = await s.attach(topic)
+        await subscription.seek(EARLIEST)
+        assert not subscription.consumers
+        with pytest.raises(MetadataError, match="Unconnected"):
+            await topic.unsubscribe(subscription, consumer, force=False)
+        assert topic.subscriptions == {"s": subscription}
+        await topic.unsubscribe(subscription, consumer, force=True)
+        assert not topic.subscriptions
+
+
 async def test_a_subscription_in_use_is_deleted_only_by_force() -> None:
     async with stage() as s:
         topic = await s.topic()
