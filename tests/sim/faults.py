@@ -271,9 +271,15 @@ async def _clock_jump(world: "World", fault: FaultPlan, rng: Random) -> None:
 
 
 async def _leap_of_all_clocks(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """Every node's wall clock leaps, each by another time, until it is put right."""
-    clocks = [node.clock for node in world.nodes.values()]
-    leaps = [rng.choice(LEAPS_MS) + rng.randrange(-LEAP_SPREAD_MS, LEAP_SPREAD_MS) for _ in clocks]
+    """Every node's wall clock leaps, each by another time, until it is put right.
+
+    Not that of a broker that is starting: a clock that is wrong at the start is not detected.
+    """
+    nodes = list(world.nodes.values())
+    leaps = [rng.choice(LEAPS_MS) + rng.randrange(-LEAP_SPREAD_MS, LEAP_SPREAD_MS) for _ in nodes]
+    starting = [node for node in world.brokers if node.alive and not node.ready]
+    leaps = [0 if node in starting else leap for node, leap in zip(nodes, leaps, strict=True)]
+    clocks = [node.clock for node in nodes]
     world.tell(f"all wall clocks leap, by {[leap // 3_600_000 for leap in leaps]} hours")
     for clock, leap_ms in zip(clocks, leaps, strict=True):
         clock.skew_ms += leap_ms
