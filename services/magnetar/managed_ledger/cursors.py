@@ -21,7 +21,7 @@ from magnetar.core.log import get_logger
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor import Cursor, CursorOwner
 from magnetar.managed_ledger.cursor_log import CursorLog
-from magnetar.managed_ledger.errors import CursorClosed, CursorCorrupt
+from magnetar.managed_ledger.errors import CursorClosed, CursorCorrupt, ManagedLedgerFenced
 from magnetar.managed_ledger.index import LedgerIndex
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.record import (
@@ -230,7 +230,11 @@ class Cursors:
         async with cursor_log.locked():
             cursor = self.live.get(name)
             if cursor is None and name in self.broken:
-                cursor = await self._restore(name, cursor_log)
+                try:
+                    cursor = await self._restore(name, cursor_log)
+                except ManagedLedgerFenced as error:
+                    self._owner.cursor_fenced(error)  # an idle topic would not find out otherwise
+                    raise
                 if cursor is None:
                     raise self.broken[name][1]
         if cursor is None:

@@ -9,6 +9,7 @@ from tests.unit.managed_ledger.test_guarded import WRITES, Owner, Write
 
 from magnetar.core.errors import MagnetarError, MetadataError, ServiceNotReady
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger import cursor_log
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
@@ -374,3 +375,22 @@ async def test_an_opening_writes_nothing_if_all_of_the_last_instance_was_answere
     await factory.open(NAME)
     assert await scene.records() == before
     await factory.close()
+
+
+async def test_an_instance_that_reads_a_broken_cursor_finds_out_that_its_claim_was_lost() -> None:
+    """Nobody writes to an idle topic: it would be served by its former instance for ever."""
+    scene = Scene()
+    factory, ledger, cursor, ledger_id = await scene.open()
+    cursor.ack(ledger_id, 1)
+    await cursor.flush()
+    assert cursor.log is not None
+    lost = ledger_key(cursor.log.ledger_id)
+    await ledger.close()
+    await scene.store.delete(lost)
+    former = await factory.open(NAME)
+    assert set(former.broken_cursors) == {"old"}
+    await scene.owner.claim()
+    with pytest.raises(ManagedLedgerFenced):
+        await former.restore_cursor("old")
+    assert former.fenced
+    await factory.abandon()
