@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.subscription.conftest import entry_bytes
 from tests.unit.broker.topic.stage import Stage, stage
-from tests.unit.ledger.stage import publish
+from tests.unit.ledger.stage import publish, turns
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.topic.last_message import last_readable
@@ -130,3 +130,23 @@ async def test_an_artifact_outlives_the_entries_of_its_log(tmp_path: Path) -> No
         await topic.managed_ledger.truncate()
         assert last_readable(topic.managed_ledger) is None
         assert await topic.last_message(seen) == (places[0], 1)
+
+
+async def test_the_last_message_is_the_newest_that_is_kept() -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        await topic.create_subscription("keeper", EARLIEST, {})
+        assert last_readable(topic.managed_ledger) is None
+        (first,) = await s.publish(topic, "a")
+        assert last_readable(topic.managed_ledger) == first
+        await topic.managed_ledger.roll_over()
+        assert last_readable(topic.managed_ledger) == first
+        s.bookie.refuse = lambda _ledger, _ids: True
+        producer, sink = await s.producer(topic)
+        topic.managed_ledger.append([b"refused"], lambda *_: None)
+        await turns(200)
+        assert last_readable(topic.managed_ledger) == first, "ledgers without entries have none"
+        await topic.managed_ledger.truncate()
+        assert last_readable(topic.managed_ledger) is None
+        assert not sink.told
+        topic.remove_producer(producer)

@@ -11,7 +11,6 @@ from tests.unit.ledger.stage import turns
 from magnetar.broker.lifecycle.limits import KEEPS_ALL
 from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.subscription.spec import SubType
-from magnetar.broker.topic.last_message import last_readable
 from magnetar.broker.topic.subscribe import SubscriptionExists
 from magnetar.core.errors import (
     ConsumerBusy,
@@ -494,26 +493,6 @@ async def test_a_topic_in_use_is_deleted_only_by_force() -> None:
         assert topic.is_idle
         with pytest.raises(PreconditionFailed):
             topic.check_deletable(force=False)
-
-
-async def test_the_last_message_is_the_newest_that_is_kept() -> None:
-    async with stage() as s:
-        topic = await s.topic()
-        await topic.create_subscription("keeper", EARLIEST, {})
-        assert last_readable(topic.managed_ledger) is None
-        (first,) = await s.publish(topic, "a")
-        assert last_readable(topic.managed_ledger) == first
-        await topic.managed_ledger.roll_over()
-        assert last_readable(topic.managed_ledger) == first
-        s.bookie.refuse = lambda _ledger, _ids: True
-        producer, sink = await s.producer(topic)
-        topic.managed_ledger.append([b"refused"], lambda *_: None)
-        await turns(200)
-        assert last_readable(topic.managed_ledger) == first, "ledgers without entries have none"
-        await topic.managed_ledger.truncate()
-        assert last_readable(topic.managed_ledger) is None
-        assert not sink.told
-        topic.remove_producer(producer)
 
 
 @pytest.mark.parametrize(
