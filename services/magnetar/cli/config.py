@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import get_args, get_origin
+from typing import Final, get_args, get_origin
 
 from magnetar.cli.policies_page import policies_page
 from magnetar.cli.roles import FLAGS, ROLES
@@ -20,7 +20,8 @@ from magnetar.settings.cluster_broker import BROKER
 from magnetar.settings.field import UNLIMITED, Setting, SettingsError, settings_of
 from magnetar.settings.load import pulsar_keys, suggestion
 from magnetar.settings.member import AUTORECOVERY, CLUSTER
-from magnetar.settings.pulsar_switches import SWITCHES
+from magnetar.settings.metadata_stores import STORE_KEYS
+from magnetar.settings.pulsar_switches import NOTICES, SWITCHES
 from magnetar.settings.standalone import STANDALONE
 
 _INTRO = """\
@@ -47,6 +48,8 @@ all groups that name no role.
 
 _FIRST = (STANDALONE, CLUSTER, BROKER, BOOKIE, STORAGE, AUTORECOVERY)
 """Groups at the top of the page; the others follow in the order of their declaration."""
+
+_ONE_STORE: Final = "remove the key, leave it empty, or set it to the value of metadataStoreUrl"
 
 
 def described() -> list[tuple[Setting, tuple[str, ...]]]:
@@ -115,6 +118,10 @@ def explained(key: str) -> str:
             f"{key}: Magnetar does not support {switch.feature}: a value that requires it stops "
             f"the start; {switch.way_out}."
         )
+    if key in STORE_KEYS:
+        return f"{key}: stops the start if it names another store than metadata_url; {_ONE_STORE}."
+    if key in NOTICES:
+        return f"{key}: {NOTICES[key][1]}."
     if key in pulsar_keys():
         return f"{key}: a key of Pulsar's that has no effect here."
     names = [name for item, _ in settings for name in (item.name, *item.foreign_keys)]
@@ -192,3 +199,9 @@ def _stopping() -> Iterator[str]:
         keys.setdefault((switch.feature, switch.way_out), []).append(f"`{key}`")
     for (feature, way_out), names in sorted(keys.items()):
         yield f"| {', '.join(sorted(names))} | {feature} | {way_out} |"
+    stores = ", ".join(f"`{key}`" for key in sorted(STORE_KEYS))
+    yield f"| {stores} | another metadata store than that of `metadata_url` | {_ONE_STORE} |"
+    yield "\n## Keys of Pulsar with a warning of their own\n"
+    yield "| Key | Warning if it is true |\n|---|---|"
+    for key, (_, text) in NOTICES.items():
+        yield f"| `{key}` | {text} |"

@@ -113,6 +113,15 @@ def _as_number(value: object, whole: bool) -> int | float:
     return number
 
 
+def multiple(value: object, unit: int, origin: str) -> int | None:
+    """The number in our unit, or None if it is not positive; raises SettingsError without one."""
+    try:
+        number = _as_number(value, whole=False)
+    except ValueError as error:
+        raise SettingsError(f"{origin} is {_shown(value)}: {error}") from None
+    return int(number * unit) if number > 0 else None
+
+
 def within(setting: Setting, value: object) -> object:
     """Returns the value; raises ValueError if it is a number out of the setting's range."""
     if isinstance(value, int | float) and not isinstance(value, bool):

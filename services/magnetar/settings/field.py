@@ -46,13 +46,17 @@ class Setting:
     """Pulsar's values that have another name here, with that name."""
     aliases: tuple[str, ...]
     """Other keys of Pulsar or BookKeeper with the same meaning."""
+    multiples: Mapping[str, int]
+    """Other keys of Pulsar with a larger unit, and how many of ours it is. As in Pulsar, 0 and
+    negative values of such a key mean "not set"."""
     off: bool
     """Whether `none`, or a Pulsar key without a value, turns it off: the value is None."""
 
     @property
     def foreign_keys(self) -> tuple[str, ...]:
         """All keys of Pulsar and BookKeeper for this setting."""
-        return (self.pulsar_key, *self.aliases) if self.pulsar_key else self.aliases
+        own = (self.pulsar_key,) if self.pulsar_key else ()
+        return (*own, *self.aliases, *self.multiples)
 
     @property
     def secret(self) -> bool:
@@ -87,6 +91,7 @@ def setting(
     pulsar: str = "",
     values: Mapping[str, str] | None = None,
     aliases: tuple[str, ...] = (),
+    multiples: Mapping[str, int] | None = None,
     off: bool = False,
 ) -> T:
     """Declares a dataclass field.
@@ -97,7 +102,7 @@ def setting(
     described = {
         "help": text, "group": group, "unit": unit, "low": low, "high": high,
         "pulsar_key": pulsar, "values": values or {}, "aliases": aliases,
-        "off": off,
+        "multiples": multiples or {}, "off": off,
     }  # fmt: skip
     declared: T = field(default=default, metadata={_KEY: described})
     return declared

@@ -6,9 +6,9 @@
   keys are ours or Pulsar's. As in Pulsar, an empty value means "not set", and "off" for a port.
 
 A Pulsar key without effect here causes one warning. It causes an error if its value requires a
-feature that Magnetar does not have, such as TLS (`pulsar_switches`). Settings of other roles are
-ignored with a note, so that all processes of a cluster may share a file. An unknown key is an
-error, which names its origin and similar keys.
+feature that Magnetar does not have, such as TLS (`pulsar_switches`), or names another metadata
+store (`metadata_stores`). Settings of other roles are ignored with a note, so that all processes of
+a cluster may share a file. An unknown key is an error, which names its origin and similar keys.
 """
 
 import re
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from magnetar.settings import pulsar_switches
-from magnetar.settings.convert import validate
+from magnetar.settings.convert import multiple, validate
 from magnetar.settings.field import Setting, SettingsError, settings_of
+from magnetar.settings.metadata_stores import METADATA_KEYS, STORE_KEYS, refuse_other_stores
 from magnetar.settings.standalone import StandaloneSettings
 
 S = TypeVar("S")
@@ -56,6 +57,10 @@ class Source:
     origins: dict[str, str] = field(default_factory=dict)
     unsupported: list[str] = field(default_factory=list)
     other_roles: list[str] = field(default_factory=list)
+    stores: dict[str, tuple[object, str]] = field(default_factory=dict)
+    """The values of keys that name a metadata store, with their origins."""
+    notices: dict[str, str] = field(default_factory=dict)
+    """Warnings by key, for values that are accepted although a part of Pulsar is missing."""
 
     def add(self, name: str, value: object, origin: str) -> None:
         """Adds a value; raises SettingsError if another key of the source set a different one."""
@@ -95,12 +100,16 @@ def load(
         _refuse_unenforced(declared, source)
         origins = source.origins | origins
     settings = validate(cls, [source.values for source in sources], origins)
+    _refuse_other_stores(settings, sources)
     unsupported = sorted({key for source in sources for key in source.unsupported})
     other_roles = sorted({key for source in sources for key in source.other_roles})
     return Loaded(
         settings,
         origins,
-        _listed("keys of Pulsar's that have no effect here", unsupported),
+        (
+            *_listed("keys of Pulsar's that have no effect here", unsupported),
+            *{key: text for source in sources for key, text in source.notices.items()}.values(),
+        ),
         _listed("settings of other roles, without effect here", other_roles),
     )
 
@@ -115,6 +124,11 @@ class _Keys:
         self.variables = {setting.env: setting.name for setting in settings.values()}
         for setting in settings.values():
             self.names |= dict.fromkeys(setting.foreign_keys, setting.name)
+        self.multiples = {
+            key: (setting.name, unit)
+            for setting in settings.values()
+            for key, unit in setting.multiples.items()
+        }
         self.other_roles = {key for s in others for key in (s.name, s.env, *s.foreign_keys)}
 
 
@@ -185,14 +199,37 @@ def _refuse(key: str, value: object, origin: str) -> None:
         raise SettingsError(f"{origin}: {reason}")
 
 
+def _refuse_other_stores(settings: object, sources: Iterable[Source]) -> None:
+    """Raises SettingsError if a key names another metadata store than `metadata_url`."""
+    named: dict[str, tuple[object, str]] = {}
+    for source in sources:
+        named = source.stores | named
+    member = getattr(settings, "member", None)
+    own = "in data_dir" if member is None else f"{member.metadata_url} (metadataStoreUrl)"
+    stores = [named.pop(key)[0] for key in METADATA_KEYS if key in named]
+    stores += [
+        source.values["metadata_url"] for source in sources if "metadata_url" in source.values
+    ]
+    refuse_other_stores(named, stores if member is None else [*stores, member.metadata_url], own)
+
+
 def _take(source: Source, keys: _Keys, key: str, value: object, origin: str) -> None:
     """Adds the value of `key`, ours or Pulsar's, to the source."""
+    if key in keys.multiples:
+        if value != "":
+            name, unit = keys.multiples[key]
+            number = multiple(value, unit, origin)
+            if number is not None:
+                source.add(name, number, origin)
+        return
     if key in keys.names:
         if value != "" or keys.names[key] in keys.can_be_off:
             source.add(keys.names[key], value, origin)
         return
     if value != "":
         _refuse(key, value, origin)
+        if key in STORE_KEYS or key in METADATA_KEYS:
+            source.stores[key] = (value, origin)
     if key in keys.other_roles:
         source.other_roles.append(key)
         return
@@ -200,8 +237,12 @@ def _take(source: Source, keys: _Keys, key: str, value: object, origin: str) -> 
     if key not in all_keys:
         near = suggestion(key, [*keys.names, *all_keys])
         raise SettingsError(f"unknown setting: {origin}{near}")
-    if value != "":
-        source.unsupported.append(key)
+    if value == "":
+        return
+    if (text := pulsar_switches.notice(key, value)) is not None:
+        source.notices[key] = f"{origin}: {text}"
+        return
+    source.unsupported.append(key)
 
 
 def suggestion(key: str, candidates: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ They hold for topics for which neither the topic nor its namespace has a policy.
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.core.units import GIB
 from magnetar.settings import choices
 from magnetar.settings.field import UNLIMITED, setting
 
@@ -29,11 +30,13 @@ class PolicyDefaults:
     )
     backlog_quota_bytes: int = setting(
         -1,
-        "Maximum size of a topic's largest backlog; -1 means no limit.",
+        "Maximum size of a topic's largest backlog; -1 means no limit. "
+        "`backlogQuotaDefaultLimitGB` is in GiB.",
         group=POLICIES,
         unit="bytes",
         within=(-1, UNLIMITED),
         pulsar="backlogQuotaDefaultLimitBytes",
+        multiples={"backlogQuotaDefaultLimitGB": GIB},
     )
     backlog_quota_s: int = setting(
         -1,

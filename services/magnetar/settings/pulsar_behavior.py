@@ -260,12 +260,6 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
         {"httpServerHost": ("0.0.0.0",)},  # noqa: S104 - a value of a file, no listener
     ),
     Behavior(
-        "quotas in GB",
-        "remove the key or leave it empty, and set backlogQuotaDefaultLimitBytes: 10 GB are "
-        "10737418240",
-        {"backlogQuotaDefaultLimitGB": ("-1", "0", "-1.0", "0.0")},
-    ),
-    Behavior(
         "this default of new namespaces",
         _DEFAULT + "; give the value when the namespace is created, or set its policy "
         "(pulsar-admin namespaces set-compaction-threshold)",

@@ -191,6 +191,25 @@ SWITCHES: Final[dict[str, Switch]] = {
 }
 
 
+NOTICES: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
+    "webSocketServiceEnabled": (
+        _is_true,
+        (
+            "there is no WebSocket service: clients use the binary protocol. The start goes on "
+            "because the key is true in Pulsar's own standalone.conf"
+        ),
+    ),
+}
+"""Keys whose values cause a warning of their own: they require a missing feature, and Pulsar's own
+files set them, which must load."""
+
+
+def notice(key: str, value: object) -> str | None:
+    """The warning that this value of `key` causes, or None."""
+    requires, text = NOTICES.get(key, (_is_true, ""))
+    return text if text and requires(value) else None
+
+
 def refusal(key: str, value: object) -> str | None:
     """The reason why the process does not start with this value of `key`, or None."""
     switch = SWITCHES.get(key)

@@ -22,7 +22,9 @@ def test_a_key_of_bookkeeper_is_explained() -> None:
 
 
 def test_keys_without_effect_differ_from_unknown_keys() -> None:
-    assert "no effect" in explained("zookeeperServers")
+    assert "no effect" in explained("numIOThreads")
+    assert "another store than metadata_url" in explained("zookeeperServers")
+    assert "no WebSocket" in explained("webSocketServiceEnabled")
     with pytest.raises(SettingsError, match="DefaultAckQuorum"):
         explained("managedLedgerDefaultAckQourum")
 

@@ -1,5 +1,6 @@
 """Settings: their sources, the order of precedence, and the errors for invalid values."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 
 from magnetar.cli.roles import ROLES
 from magnetar.settings.bookie import BookieProcessSettings
+from magnetar.settings.cluster_broker import BrokerProcessSettings
 from magnetar.settings.convert import converted
 from magnetar.settings.field import SettingsError, compose, settings_of
-from magnetar.settings.load import load_standalone, pulsar_keys
+from magnetar.settings.load import load, load_standalone, pulsar_keys
+from magnetar.settings.metadata_stores import STORE_KEYS
 from magnetar.settings.pulsar_switches import SWITCHES
 from magnetar.settings.standalone import StandaloneSettings
 
@@ -82,11 +85,85 @@ def test_interceptors_have_pulsars_class_names() -> None:
 
 
 def test_a_key_without_effect_causes_one_warning(tmp_path: Path) -> None:
-    config = write(tmp_path, "zookeeperServers=a:1\nzookeeperServers=b:1\ntlsEnabled=\n")
-    loaded = load_standalone({}, {"PULSAR_PREFIX_zookeeperServers": "c:1"}, config)
+    config = write(tmp_path, "numIOThreads=1\nnumIOThreads=2\ntlsEnabled=\n")
+    loaded = load_standalone({}, {"PULSAR_PREFIX_numIOThreads": "3"}, config)
     (warning,) = loaded.warnings
-    assert warning.count("zookeeperServers") == 1
+    assert warning.count("numIOThreads") == 1
     assert "tlsEnabled" not in warning
+
+
+def test_pulsars_own_standalone_conf_loads_with_its_quota_and_without_web_sockets(
+    tmp_path: Path,
+) -> None:
+    text = "webSocketServiceEnabled=true\nbacklogQuotaDefaultLimitGB=10\nmetadataStoreUrl=\n"
+    config = write(tmp_path, text + "configurationMetadataStoreUrl=\n")
+    loaded = load_standalone({}, {}, config)
+    (warning,) = loaded.warnings
+    assert warning.startswith(f"webSocketServiceEnabled in {config} line 1: there is no WebSocket")
+    assert loaded.settings.policies.backlog_quota_bytes == 10 * 2**30
+    off = write(tmp_path, "webSocketServiceEnabled=false\n")
+    (warning,) = load_standalone({}, {}, off).warnings
+    assert "no effect" in warning
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "quota"), [("0.5", 2**29), ("0", -1), ("-1", -1), ("-1.0", -1)]
+)
+def test_a_quota_in_gigabytes_counts_if_it_is_positive(
+    tmp_path: Path, gigabytes: str, quota: int
+) -> None:
+    config = write(tmp_path, f"backlogQuotaDefaultLimitGB={gigabytes}\n")
+    assert load_standalone({}, {}, config).settings.policies.backlog_quota_bytes == quota
+    environ = {"PULSAR_PREFIX_backlogQuotaDefaultLimitBytes": "7"}
+    assert load_standalone({}, environ, config).settings.policies.backlog_quota_bytes == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("backlogQuotaDefaultLimitGB=ten\n", "is 'ten': should be a number"),
+        ("backlogQuotaDefaultLimitGB=1e10\n", "allowed: -1 to"),
+        ("backlogQuotaDefaultLimitGB=1\nbacklogQuotaDefaultLimitBytes=2\n", "both set"),
+    ],
+)
+def test_a_wrong_quota_in_gigabytes_is_refused(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(SettingsError, match=error) as refused:
+        load_standalone({}, {}, write(tmp_path, text))
+    assert "backlogQuotaDefaultLimitGB in" in str(refused.value)
+
+
+STORE = "etcd:http://a:2379,http://b:2379"
+
+
+@pytest.mark.parametrize("key", STORE_KEYS)
+def test_a_second_metadata_store_stops_the_start(tmp_path: Path, key: str) -> None:
+    config = write(tmp_path, f"metadataStoreUrl={STORE}\n{key}=zk:c:2181\n")
+    for load_role in (load_standalone, partial(load, BrokerProcessSettings)):
+        with pytest.raises(SettingsError) as refused:
+            load_role({}, {}, config)
+        assert f"{key} in {config} line 2 is zk:c:2181" in str(refused.value)
+    assert f"{STORE} (metadataStoreUrl)" in str(refused.value)
+    with pytest.raises(SettingsError, match=f"PULSAR_PREFIX_{key} is zk:c"):
+        load(BrokerProcessSettings, {}, {f"PULSAR_PREFIX_{key}": "zk:c"})
+
+
+@pytest.mark.parametrize("key", STORE_KEYS)
+@pytest.mark.parametrize(
+    "same", [STORE, "etcd:http://a:2379,http://b:2379/", f"metadata-store:{STORE}/ledgers", ""]
+)
+def test_the_same_metadata_store_may_be_named_twice(tmp_path: Path, key: str, same: str) -> None:
+    config = write(tmp_path, f"metadataStoreUrl={STORE}\n{key}={same}\n")
+    load_standalone({}, {}, config)
+    loaded = load(BrokerProcessSettings, {}, {}, config)
+    assert loaded.settings.member.metadata_url == STORE
+    # `magnetar cluster up` overrides the file's store by a flag.
+    load(BrokerProcessSettings, {"metadata_url": "etcd:http://d:1"}, {}, config)
+
+
+def test_bookkeepers_own_file_loads(tmp_path: Path) -> None:
+    config = write(tmp_path, "metadataServiceUri=\nzkServers=localhost:2181\n")
+    (warning,) = load(BookieProcessSettings, {}, {}, config).warnings
+    assert "zkServers" in warning
 
 
 REQUIRING = {

@@ -9,8 +9,9 @@ import pytest
 from magnetar.cli.roles import ROLES
 from magnetar.settings.field import settings_of
 from magnetar.settings.load import load_standalone, pulsar_keys
+from magnetar.settings.metadata_stores import STORE_KEYS
 from magnetar.settings.pulsar_behavior import TYPES, Behavior, rows
-from magnetar.settings.pulsar_switches import SWITCHES, refusal
+from magnetar.settings.pulsar_switches import NOTICES, SWITCHES, refusal
 
 ROWS: Final = list(rows())
 TUNING: Final = Path(__file__).with_name("tuning_keys.txt")
@@ -37,7 +38,8 @@ def keys_of_settings() -> set[str]:
 
 
 def test_each_key_acts_or_stops_the_start_or_is_listed_as_tuning() -> None:
-    tuning, acting, stopping = set(tuning_keys()), keys_of_settings(), set(SWITCHES)
+    tuning, acting = set(tuning_keys()), keys_of_settings()
+    stopping = {*SWITCHES, *STORE_KEYS, *NOTICES}
     assert not tuning & stopping
     assert not tuning & acting
     listed = tuning | stopping | acting
