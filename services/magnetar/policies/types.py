@@ -73,7 +73,9 @@ class Integer:
             text = f"must be {self.low} or more, and is {value}"
             raise PolicyInvalid(where, text, self.refusal)
         if value > self.high:
-            raise PolicyInvalid(where, f"must be {self.high} or less, and is {value}")
+            # What Pulsar's type cannot hold is malformed: its refusals speak of values below `low`.
+            fault = PolicyMalformed if self.high in (INT32_MAX, INT64_MAX) else PolicyInvalid
+            raise fault(where, f"must be {self.high} or less, and is {value}")
         return value
 
 

@@ -444,3 +444,29 @@ async def test_schema_versions_continue_unless_the_deletion_is_forced(
     await admin.done("DELETE", path + "/schema" + force)
     again = await documents(admin, "POST", path + "/schema", STRING)
     assert again == {"version": {"version": 0 if force == "?force=true" else 2}}
+
+
+@pytest.mark.parametrize("value", ["1", "yes", "", "truee"])
+async def test_an_option_that_is_neither_true_nor_false_is_refused_and_does_nothing(
+    admin: Admin, value: str
+) -> None:
+    await admin.done("PUT", TOPIC)
+    await admin.done("PUT", TOPIC + "/subscription/s", EARLIEST)
+    for path, option in ((TOPIC, "force"), (TOPIC + "/subscription/s", "force")):
+        answer = await refused(admin, "DELETE", f"{path}?{option}={value}")
+        assert answer == (400, f"Query parameter force must be true or false, not {value!r}")
+    answer = await refused(admin, "GET", f"{TOPIC}/maxProducers?applied={value}")
+    assert answer == (400, f"Query parameter applied must be true or false, not {value!r}")
+    assert await all_topics(admin) == ["a"]
+    await admin.done("DELETE", TOPIC + "?force=True")
+    assert await all_topics(admin) == []
+
+
+async def test_a_cap_that_is_too_large_is_refused_with_the_largest(admin: Admin) -> None:
+    await admin.done("PUT", TOPIC)
+    for path in (TOPIC + "/maxProducers", NAMESPACE + "/maxProducersPerTopic"):
+        status, reason = await refused(admin, "POST", path, 2**31)
+        assert (status, "must be 2147483647 or less, and is 2147483648" in reason) == (400, True)
+        assert await refused(admin, "POST", path, -1) == (
+            412, f"{path.rpartition('/')[2]} must be 0 or more",
+        )  # fmt: skip

@@ -40,6 +40,7 @@ REFUSED = [
     (Integer(), 1.0, PolicyMalformed, "must be a whole number, and is 1.0"),
     (Integer(low=-1), -2, PolicyInvalid, "must be -1 or more, and is -2"),
     (Integer(high=9), 10, PolicyInvalid, "must be 9 or less, and is 10"),
+    (Integer(), 2**31, PolicyMalformed, "must be 2147483647 or less, and is 2147483648"),
     (Number(), math.nan, PolicyMalformed, "must be a number, and is nan"),
     (Number(high=1.0), 1.5, PolicyInvalid, "must be 0 to 1, and is 1.5"),
     (Boolean(), 1, PolicyMalformed, "must be true or false, and is 1"),

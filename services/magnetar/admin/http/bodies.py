@@ -18,6 +18,8 @@ T = TypeVar("T")
 BODY_BYTES_MAX: Final = 4 << 20
 """Far above any policy document; a schema may have a megabyte."""
 
+_FLAGS: Final = {"true": True, "false": False}
+
 
 async def read(request: Request, *, plain: bool = False) -> bytes:
     """Returns the body; raises 413 if it is too large, 415 if its type is not JSON.
@@ -58,9 +60,16 @@ async def parse(request: Request, kind: type[T], *, plain: bool = False) -> T | 
 
 
 def flag(request: Request, name: str, *, default: bool = False) -> bool:
-    """Returns a query parameter that is `true` or `false`, or the default."""
+    """Returns a query parameter that is `true` or `false`, or the default; raises 400.
+
+    Pulsar takes every other text for false, so that `?force=1` or `?force` does not force.
+    """
     text = request.query_params.get(name)
-    return default if text is None else text.strip().lower() == "true"
+    if text is None:
+        return default
+    if (value := _FLAGS.get(text.strip().lower())) is None:
+        raise HTTPException(400, f"Query parameter {name} must be true or false, not {text!r}")
+    return value
 
 
 def number(request: Request, name: str, default: int) -> int:
