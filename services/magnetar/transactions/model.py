@@ -5,9 +5,12 @@ that read ledgers without a broker.
 """
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+
+NOT_OWNER_TEXT: Final = "is neither the owner of the transaction"
+"""In Pulsar's TransactionNotFound for a transaction of another role, which may be open."""
 
 
 class TxnId(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from magnetar.broker.dispatch.base import Dispatcher
+from magnetar.broker.subscription.ack_admission import check_stored
 from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.transactions.attempts import Attempts
@@ -118,7 +119,8 @@ class SubscriptionTransactions:
         """Acks in a transaction; `on_done` gets the answer once the acks are durable.
 
         The errors are TransactionConflict, TransactionNotFound, NotAllowed, ConsumerNotFound,
-        TooManyRequests, and ServiceNotReady if the record cannot be read.
+        TooManyRequests, and ServiceNotReady if the record cannot be read, or this broker does not
+        know the entry (`check_stored`).
         """
         if not self._questions.possible:
             on_done(NotAllowed("Transactions are not enabled."))
@@ -161,6 +163,8 @@ class SubscriptionTransactions:
         try:
             if not consumer.attached:
                 raise ConsumerNotFound("Consumer not found")
+            subscription = self._subscription
+            check_stored(positions, subscription.ledger.last_confirmed, subscription.name)
             if cumulative:
                 self._ack_cumulative(txn, positions)
             else:

@@ -18,7 +18,6 @@ its own, and the leading one last. A new owner does the same for a list that it 
 
 import asyncio
 import heapq
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,6 +28,12 @@ from magnetar.broker.transactions.counts import CoordinatorCounts
 from magnetar.broker.transactions.groups import GroupWriter
 from magnetar.broker.transactions.outcomes import Outcomes
 from magnetar.broker.transactions.participants import Call, Notifier
+from magnetar.broker.transactions.shares import (
+    OPEN_MAX,
+    OPEN_NAMES_BYTES_MAX,
+    Shares,
+    names_bytes,
+)
 from magnetar.broker.transactions.writer import RecordWriter, read_records, take_over
 from magnetar.core.backoff import Random
 from magnetar.core.errors import (
@@ -43,6 +48,7 @@ from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import Record
 from magnetar.transactions.model import (
+    NOT_OWNER_TEXT,
     Outcome,
     SubscriptionInTxn,
     TransactionRecord,
@@ -56,10 +62,6 @@ from magnetar.transactions.records import (
     number_of,
 )
 
-OPEN_MAX: Final = 100_000
-"""Maximum number of open transactions of a coordinator; a setting may lower it."""
-ROLE_SHARE: Final = 0.5
-"""The share of the maximum that one role may have open, so that no client keeps all others out."""
 DEADLINES_SPARE: Final = 1_000
 """Deadlines of ended transactions that may stay in the heap, in addition to as many as are open."""
 
@@ -87,6 +89,7 @@ class Limits:
     """The limits of a coordinator."""
 
     open_max: int = OPEN_MAX
+    names_bytes_max: int = OPEN_NAMES_BYTES_MAX
     retention_ms: int = 600_000
     """How long outcomes are kept."""
 
@@ -94,10 +97,12 @@ class Limits:
 class _Active:
     """A transaction that has not ended: its newest record, and what waits for its end."""
 
-    __slots__ = ("joining", "record", "waiting")
+    __slots__ = ("joining", "names_bytes", "record", "waiting")
 
     def __init__(self, record: TransactionRecord) -> None:
         self.record = record
+        self.names_bytes = names_bytes(record)
+        """As counted in `Shares`: the record of an ended transaction has no names."""
         self.waiting: list[OnDone] | None = None
         """Called when all participants have made the outcome durable. None before the decision."""
         self.joining: list[OnDone] | None = None
@@ -131,10 +136,10 @@ class Coordinator:
         self._clock = clock
         self._limits = limits
         self._active: dict[int, _Active] = {}
-        self._active_by_role: Counter[str] = Counter()
+        self._shares = Shares(id_, limits.open_max, limits.names_bytes_max)
         self._deadlines: list[tuple[float, int]] = []
         """When open transactions are aborted, by the monotonic clock: a heap."""
-        self._outcomes = Outcomes(limits.retention_ms)
+        self._outcomes = Outcomes(limits.retention_ms, clock)
         self._tasks = TaskSet(f"transaction coordinator {id_}")
         self._writer = RecordWriter(groups, id_, taken, self._value_of)
 
@@ -204,17 +209,7 @@ class Coordinator:
         clients retry, if too many are open.
         """
         record = transitions.begun(owner, timeout_ms, self._clock.now_ms())
-        if len(self._active) >= self._limits.open_max:
-            raise TransactionCoordinatorNotFound(
-                f"Transaction coordinator {self.id} has {len(self._active)} open transactions, the "
-                "maximum (maxActiveTransactionsPerCoordinator): retry after some of them have ended"
-            )
-        role_max = max(1, int(self._limits.open_max * ROLE_SHARE))
-        if owner is not None and self._active_by_role[owner] >= role_max:
-            raise TransactionCoordinatorNotFound(
-                f"Transaction coordinator {self.id} has {role_max} open transactions of this role, "
-                "half of maxActiveTransactionsPerCoordinator: retry after some of them have ended"
-            )
+        self._shares.check_begin(owner)
         number = self._writer.next_number
         self._writer.write(number, on_done)
         self._writer.next_number += 1
@@ -242,8 +237,9 @@ class Coordinator:
     ) -> None:
         """Adds participants; calls back once they are durable. Never at once.
 
-        Calls back with TransactionNotFound and InvalidTxnStatus as `request_end` does, and raises
-        NotAllowed (`transitions.with_participants`).
+        Calls back with TransactionNotFound and InvalidTxnStatus as `request_end` does. Raises
+        NotAllowed (`transitions.with_participants`), and TransactionCoordinatorNotFound, on which
+        clients retry, if the participants of all open transactions have too many names.
         """
         txn_id = TxnId(self.id, number)
         try:
@@ -255,9 +251,13 @@ class Coordinator:
         except (InvalidTxnStatus, TransactionNotFound) as refusal:
             self._refuse(number, refusal, on_done)
             return
+        size_bytes = names_bytes(record)
+        more_bytes = size_bytes - txn.names_bytes
+        self._shares.check_names(record.owner, more_bytes)
         # Wait for a write even if the record has them already: theirs may still be under way.
         self._writer.write(number, on_done)
-        txn.record = record
+        txn.record, txn.names_bytes = record, size_bytes
+        self._shares.add(record.owner, 0, more_bytes)
 
     async def end(
         self, number: int, caller: Caller, outcome: Outcome, joined: tuple[int, ...] = ()
@@ -363,7 +363,7 @@ class Coordinator:
             if txn is not None and txn.record.state is TxnState.OPEN and txn.joining is None:
                 self.counts.timed_out += 1
                 self._decide(number, txn, Outcome.ABORT, _ignore)
-        if forgotten := self._outcomes.forget(self._clock.judged_ms()):
+        if forgotten := self._outcomes.forget():
             self._writer.write_later(forgotten)
 
     async def close(self) -> None:
@@ -391,9 +391,8 @@ class Coordinator:
                 self._decide(number, txn, outcome, _ignore)
 
     def _keep(self, number: int, record: TransactionRecord) -> None:
-        self._active[number] = _Active(record)
-        if record.owner is not None:
-            self._active_by_role[record.owner] += 1
+        txn = self._active[number] = _Active(record)
+        self._shares.add(record.owner, 1, txn.names_bytes)
         if record.state is not TxnState.OPEN:
             return
         # Never longer than the timeout: the wall clock may have been ahead when it was begun.
@@ -404,13 +403,6 @@ class Coordinator:
             # Most transactions end long before their deadline.
             self._deadlines = [pair for pair in self._deadlines if pair[1] in self._active]
             heapq.heapify(self._deadlines)
-
-    def _forget_active(self, number: int, owner: str | None) -> None:
-        del self._active[number]
-        if owner is not None:
-            self._active_by_role[owner] -= 1
-            if not self._active_by_role[owner]:
-                del self._active_by_role[owner]
 
     def _decide(
         self,
@@ -507,7 +499,8 @@ class Coordinator:
         self._ended(number, txn)
 
     def _ended(self, number: int, txn: _Active) -> None:
-        self._forget_active(number, txn.record.owner)
+        del self._active[number]
+        self._shares.add(txn.record.owner, -1, -txn.names_bytes)
         self._outcomes.add(number, txn.record)
         self.counts.ended(txn.record)
         txn.answer(None)
@@ -545,9 +538,7 @@ class Coordinator:
         """Raises TransactionNotFound unless the caller may change the transaction."""
         if record.owner is None or caller.super_user or caller.role == record.owner:
             return
-        raise TransactionNotFound(
-            f"Client ({caller.role}) is neither the owner of the transaction {txn} nor a super user"
-        )
+        raise TransactionNotFound(f"Client ({caller.role}) {NOT_OWNER_TEXT} {txn} nor a super user")
 
     def _not_served(self) -> TransactionCoordinatorNotFound:
         return TransactionCoordinatorNotFound(

@@ -3,12 +3,16 @@
 A client whose answer was lost repeats END_TXN on another connection and succeeds, so it does not
 send its messages again. On the connection that has the answer, the transaction is not found, as in
 Pulsar. Participants no longer need ended records, so the number of outcomes has a bound, too.
+
+An outcome is kept by the monotonic clock. A wall clock that was ahead when a transaction ended
+delays the deletion neither of its outcome nor of later ones.
 """
 
 import weakref
 from collections import OrderedDict
 from typing import Final
 
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.transactions.model import TransactionRecord
 
 OUTCOMES_MAX: Final = 20_000
@@ -18,13 +22,13 @@ OUTCOMES_MAX: Final = 20_000
 class EndedTransaction:
     """An outcome, and the connection that was answered with it."""
 
-    __slots__ = ("_answered", "record")
+    __slots__ = ("_answered", "expires_s", "record")
 
-    def __init__(self, record: TransactionRecord, connection: object | None = None) -> None:
+    def __init__(self, record: TransactionRecord, expires_s: float) -> None:
         self.record = record
+        self.expires_s = expires_s
+        """When the outcome is deleted, by the monotonic clock."""
         self._answered: weakref.ref[object] | None = None
-        if connection is not None:
-            self.answered(connection)
 
     def was_answered(self, connection: object) -> bool:
         """Whether this connection has the outcome."""
@@ -38,8 +42,9 @@ class EndedTransaction:
 class Outcomes:
     """Ended transactions by number, in the order of their ends."""
 
-    def __init__(self, retention_ms: int) -> None:
+    def __init__(self, retention_ms: int, clock: SteadyClock) -> None:
         self._retention_ms = retention_ms
+        self._clock = clock
         self._ended: OrderedDict[int, EndedTransaction] = OrderedDict()
 
     def __len__(self) -> int:
@@ -49,17 +54,18 @@ class Outcomes:
         """Returns an ended transaction, None if it was dropped or has not ended."""
         return self._ended.get(number)
 
-    def add(self, number: int, record: TransactionRecord) -> EndedTransaction:
+    def add(self, number: int, record: TransactionRecord) -> None:
         """Keeps an outcome."""
-        ended = self._ended[number] = EndedTransaction(record)
-        return ended
+        left_ms = (record.ended_ms or 0) + self._retention_ms - self._clock.judged_ms()
+        expires_s = self._clock.monotonic() + min(left_ms, self._retention_ms) / 1000
+        self._ended[number] = EndedTransaction(record, expires_s)
 
-    def forget(self, now_ms: int) -> list[int]:
+    def forget(self) -> list[int]:
         """Drops expired outcomes, and the oldest beyond the bound; returns their numbers."""
         numbers: list[int] = []
+        now_s = self._clock.monotonic()
         for number, ended in self._ended.items():
-            expires_ms = (ended.record.ended_ms or 0) + self._retention_ms
-            if len(self._ended) - len(numbers) <= OUTCOMES_MAX and expires_ms > now_ms:
+            if len(self._ended) - len(numbers) <= OUTCOMES_MAX and ended.expires_s > now_s:
                 break
             numbers.append(number)
         for number in numbers:

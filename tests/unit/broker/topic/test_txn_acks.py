@@ -10,7 +10,12 @@ from tests.unit.ledger.stage import turns
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.transactions import expiry
-from magnetar.core.errors import MagnetarError, TransactionConflict, TransactionNotFound
+from magnetar.core.errors import (
+    MagnetarError,
+    ServiceNotReady,
+    TransactionConflict,
+    TransactionNotFound,
+)
 from magnetar.core.ids import EARLIEST
 from magnetar.transactions.model import Outcome, TxnId, TxnState
 
@@ -158,6 +163,22 @@ async def test_conflicts() -> None:
         assert isinstance(await c.ack(T2, d), TransactionConflict)
         await c.end(T1, Outcome.COMMIT)
         assert isinstance(await c.ack(T2, a), TransactionConflict)
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_an_ack_of_an_entry_that_the_broker_does_not_know_is_repeated(
+    cumulative: bool,
+) -> None:
+    """A former owner gets message ids of its successor: it must not say that they are acked."""
+    async with txn_stage() as t:
+        topic = await t.topic()
+        c = await attached(t, topic, SubType.Exclusive)
+        t.records.open(T1, topic)
+        ((ledger_id, last),) = await t.s.publish(topic, "a")
+        for unknown in ((ledger_id, last + 1), (ledger_id + 1, 0)):
+            refused = await c.ack(T1, unknown, cumulative=cumulative)
+            assert isinstance(refused, ServiceNotReady)
+        assert await c.ack(T1, (ledger_id, last), cumulative=cumulative) is None
 
 
 async def test_messages_of_a_batch() -> None:

@@ -410,6 +410,57 @@ async def test_outcomes_are_deleted_after_their_time(monkeypatch: pytest.MonkeyP
     await coordinator.close()
 
 
+async def test_an_outcome_from_the_future_is_deleted_after_the_retention_and_delays_no_other() -> (
+    None
+):
+    stage = Stage(Limits(retention_ms=1_000))
+    former = await stage.load("a")
+    early = await with_topic(stage, former)
+    stage.set_clock.leap_ms = 86_400_000
+    await former.end(early.least, stage.caller(), Outcome.COMMIT)
+    await former.begin(None, TIMEOUT_MS)  # the next group has the outcome
+    await former.close()
+    stage.set_clock.leap_ms = 0
+    coordinator = await stage.load("b")
+    late = await with_topic(stage, coordinator)
+    await coordinator.end(late.least, stage.caller(), Outcome.COMMIT)
+    coordinator.tick()
+    await asyncio.sleep(0.01)
+    assert None not in (await stage.stored(early), await stage.stored(late))
+    stage.set_clock.ms += 1_000
+    coordinator.tick()
+    await coordinator.begin(None, TIMEOUT_MS)  # the next group has the deletions
+    assert (await stage.stored(early), await stage.stored(late)) == (None, None)
+    await coordinator.close()
+
+
+async def test_the_names_of_participants_have_a_bound_for_all_transactions() -> None:
+    stage = Stage(Limits(names_bytes_max=4 * len(TOPIC)))
+    coordinator = await stage.load()
+
+    async def add(role: str, *topics: str) -> TxnId:
+        txn = await coordinator.begin(role, TIMEOUT_MS)
+        await coordinator.add(txn.least, stage.caller(role), topics)
+        return txn
+
+    first = await add("alice", TOPIC)
+    await coordinator.add(first.least, stage.caller("alice"), [TOPIC])
+    second = await add("alice", TOPIC)
+    with pytest.raises(TransactionCoordinatorNotFound, match="of this role"):
+        await add("alice", TOPIC)
+    await add("bob", TOPIC)
+    await add("carol", TOPIC)
+    with pytest.raises(TransactionCoordinatorNotFound, match="names"):
+        await add("dave", TOPIC)
+    await coordinator.close()
+    coordinator = await stage.load("b")
+    with pytest.raises(TransactionCoordinatorNotFound, match="names"):
+        await add("dave", TOPIC)
+    await coordinator.end(second.least, stage.caller("alice"), Outcome.ABORT)
+    await add("dave", TOPIC)
+    await coordinator.close()
+
+
 async def test_a_caller_that_gives_up_stops_nothing() -> None:
     stage = Stage()
     coordinator = await stage.load()
