@@ -1,8 +1,10 @@
 """The sink on a closed server: TLS, tokens in files, certificates, rights; no secret is shown."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pyarrow as pa
@@ -11,10 +13,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tests.security.closed_standalone import ClosedStandalone, closed_standalone
 
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
 from magnetar.jobs.event_loop import run
 from magnetar_spark.sink.commit import commit_batch
 from magnetar_spark.sink.identity import Identity
+from magnetar_spark.sink.journal import JournalRecord, Kind
 from magnetar_spark.sink.options import WriteOptions
+from magnetar_spark.sink.state import Journal
 from magnetar_spark.sink.task import write_rows
 
 SCHEMA = StructType([StructField("value", StringType())])
@@ -33,11 +38,11 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedStandalon
         yield server
 
 
-def write(topic: str, value: str, **options: str) -> None:
+def write(topic: str, value: str, *, sink: str = "sink", **options: str) -> None:
     given = {name.replace("__", "."): text for name, text in options.items()}
     given |= {"topic": topic, "pulsar.client.operationTimeoutMs": "10000"}
     parsed = WriteOptions.parse(given, streaming=False)
-    identity = None if parsed.exactly_once is None else Identity(value, "sink", 0, "public/default")
+    identity = None if parsed.exactly_once is None else Identity(value, sink, 0, "public/default")
     batch = pa.RecordBatch.from_pylist([{"value": value}], schema=pa.schema([("value", pa.utf8())]))
     done = write_rows(parsed, SCHEMA, iter([batch]), identity, 0)
     run(commit_batch(parsed, [done]))
@@ -97,3 +102,44 @@ def test_who_may_not_write_is_refused_without_a_word_of_the_token(
         assert secret not in output.out + output.err
     with pytest.raises(MagnetarError):  # the server's CA is not one of the machine's
         write(TOPIC, "never", service__url=closed.tls_url, token__file=str(tmp_path / "none"))
+
+
+def test_a_run_as_another_role_does_not_overtake_one_that_may_still_commit(
+    closed: ClosedStandalone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers answer that the first run's transaction is not found, though it is open."""
+    topic = "persistent://public/default/roles"
+    for role in ("writer", "certified"):
+        (tmp_path / role).write_text(closed.token(role))
+    closed.by_token("admin").subscribe(topic, "keeps").close()
+    append, late = Journal.append, list[MagnetarError]()
+
+    def write_as(role: str) -> None:
+        token = str(tmp_path / role)
+        service = closed.process.service_url
+        given = {"service__url": service, "token__file": token, "exactlyOnce": "true"}
+        write(topic, role, sink="roles", **given)
+
+    def second() -> None:
+        try:
+            write_as("certified")
+        except MagnetarError as error:
+            late.append(error)
+
+    async def overtaken(self: Journal, record: JournalRecord, **more: Any) -> Position:
+        if record.kind is Kind.DONE:
+            monkeypatch.setattr(Journal, "append", append)
+            await asyncio.to_thread(second)
+        return await append(self, record, **more)
+
+    monkeypatch.setattr(Journal, "append", overtaken)
+    write_as("writer")
+    with closing(
+        closed.by_token("admin").create_reader(topic, pulsar.MessageId.earliest)
+    ) as reader:
+        read = []
+        while reader.has_message_available():
+            read.append(reader.read_next(30_000).data().decode())
+    assert read == ["writer"]
+    ((text),) = map(str, late)
+    assert "another role" in text

@@ -131,7 +131,8 @@ class Journal:
 
         On return, each leading transaction of another execution that was recorded before `last`
         has ended, and `committed` counts those that committed. Raises Superseded if there is a
-        newer execution, and Unavailable.
+        newer execution, PreconditionFailed if one of these transactions belongs to another role,
+        and Unavailable.
         """
         until = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
@@ -148,6 +149,8 @@ class Journal:
         findings = Findings(base.committed)
         committing: set[str] = set()
         """Other executions whose leading transaction commits: their DONE must come."""
+        foreign: dict[str, Txn] = {}
+        """Leading transactions of another role, which cannot be ended, unless their DONE comes."""
         reader = await Reader.open(self._brokers, self._topic, base.since)
         try:
             reached = last
@@ -175,13 +178,23 @@ class Journal:
                 findings.records.append((read.position, record))
                 if record.kind is Kind.DONE:
                     committing.discard(record.execution)
+                    foreign.pop(record.execution, None)
                     findings.committed = max(findings.committed, record.batch)
                 elif record.kind is Kind.LEAD and record.execution != execution:
                     self._check_order(findings, execution)
-                    if await coordinator.abort(record.txn) is Ended.COMMITTED:
+                    ended = await coordinator.abort(record.txn)
+                    if ended is Ended.FOREIGN:
+                        foreign[record.execution] = record.txn
+                    elif ended is Ended.COMMITTED:
                         committing.add(record.execution)
                         end_known = False
             self._check_order(findings, execution)
+            for txn in foreign.values():
+                raise PreconditionFailed(
+                    f"the transaction {txn} of an earlier run of the batch belongs to another role "
+                    "and may still be committed. Run the query as that role, or again after "
+                    "transactionTimeoutMs and the brokers' transaction_outcome_retention_s"
+                )
             return findings
         finally:
             await _closed(reader)

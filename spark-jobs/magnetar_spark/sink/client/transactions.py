@@ -4,6 +4,7 @@ from enum import Enum
 from typing import Any, Final
 
 from magnetar.core.errors import PreconditionFailed, ServerError
+from magnetar.transactions.model import NOT_OWNER_TEXT
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar_spark.sink.client.brokers import Brokers
@@ -23,6 +24,8 @@ class Ended(Enum):
     """Or it is being committed."""
     FORGOTTEN = "forgotten"
     """It has ended, long ago or on the request of another connection."""
+    FOREIGN = "foreign"
+    """It belongs to another role, so it may be open."""
 
 
 class Coordinator:
@@ -87,7 +90,7 @@ class Coordinator:
             if error.number == ServerError.INVALID_TXN_STATUS:
                 return Ended.COMMITTED
             if error.number == ServerError.TRANSACTION_NOT_FOUND:
-                return Ended.FORGOTTEN
+                return Ended.FOREIGN if NOT_OWNER_TEXT in error.message else Ended.FORGOTTEN
             raise
         return Ended.ABORTED
 
