@@ -73,6 +73,14 @@ def without_bookie(groups: Groups, bookie_id: str) -> Groups:
     return {group: members for group, members in kept.items() if members}
 
 
+def rack_path(rack: str) -> str:
+    """Returns `/region/rack` in one form: `r1`, `/r1` and `/r1/` are the same rack.
+
+    Otherwise, copies of an entry could be on one rack that was written in two ways.
+    """
+    return "/" + "/".join(part for part in rack.strip().split("/") if part)
+
+
 def found(groups: Groups, bookie_id: str) -> tuple[str, Placed] | None:
     """Returns the group and the rack of a bookie, None if neither is set."""
     for group, members in groups.items():

@@ -28,7 +28,7 @@ from magnetar.bookie.api import (
 )
 from magnetar.bookie.net.client import RemoteBookie
 from magnetar.bookie.net.settings import RemoteSettings
-from magnetar.bookie.racks import GROUP_DEFAULT, RACKS_KEY, Groups, decode_racks, found
+from magnetar.bookie.racks import GROUP_DEFAULT, RACKS_KEY, Groups, decode_racks, found, rack_path
 from magnetar.bookie.registration import (
     BOOKIES_PREFIX,
     DRAINING_PREFIX,
@@ -157,7 +157,7 @@ class RegisteredBookies:
         placed = found(self._racks, registration.bookie_id) if self._racks else None
         return BookieInfo(
             registration.identity,
-            registration.rack if placed is None else placed[1].rack,
+            rack_path(registration.rack if placed is None else placed[1].rack),
             registration.writable and incarnation.bookie.writable,
             draining=registration.bookie_id in self._draining,
             quarantined=now < incarnation.avoided_until,

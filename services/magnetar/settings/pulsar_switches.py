@@ -1,10 +1,10 @@
 """Pulsar keys that require a feature that Magnetar does not have: the process does not start.
 
 Most keys without effect here are for tuning, so a warning is sufficient. These are different: with
-`strictBookieAffinityEnabled=true`, an operator who sees the server start believes that ledgers
-stay on their bookies. A value that requires nothing ("false", 0, empty) is accepted.
-`enableReplicatedSubscriptions` is accepted as well: Pulsar's default is true, it only permits a
-feature, and Magnetar refuses each use of it.
+`strictBookieAffinityEnabled=true`, an operator who sees the server start believes that bookies of
+groups store no ledgers of other namespaces. A value that requires nothing ("false", 0, empty) is
+accepted. `enableReplicatedSubscriptions` is accepted as well: Pulsar's default is true, it only
+permits a feature, and Magnetar refuses each use of it.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ SWITCHES: Final[dict[str, Switch]] = {
         _is_true,
         "remove the key or set it to false",
         replicationTlsEnabled="geo-replication",
-        strictBookieAffinityEnabled="bookie affinity",
+        strictBookieAffinityEnabled="namespaces without an affinity that avoid bookies of groups",
         zkEnableSecurity="access control in the metadata store by Pulsar's means",
     ),
     **_switches(

@@ -9,7 +9,7 @@ from .support import BROKER, NO_BODY, Admin
 PATH = "~/clusters/standalone/namespaceIsolationPolicies"
 UNKNOWN = "~/clusters/nope/namespaceIsolationPolicies"
 NONE = "NamespaceIsolationPolicies for cluster standalone does not exist"
-FAILOVER = {
+FAILOVER: dict[str, Any] = {
     "policy_type": "min_available",
     "parameters": {"min_limit": "1", "usage_threshold": "80"},
 }
@@ -94,3 +94,17 @@ async def test_a_policy_that_nothing_could_honor_is_refused(admin: Admin) -> Non
     assert (await admin.call("GET", "~/clusters/far/namespaceIsolationPolicies")).status_code == 404
     long = await admin.call("POST", f"{PATH}/{'p' * 257}", policy())
     assert long.status_code == 412
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("min_limit", "-1"), ("usage_threshold", "-1"), ("usage_threshold", "101")],
+)
+async def test_a_limit_that_can_never_act_is_refused(
+    admin: Admin, parameter: str, value: str
+) -> None:
+    failover = {**FAILOVER, "parameters": {**FAILOVER["parameters"], parameter: value}}
+    refused = await admin.call("POST", PATH + "/p1", policy(auto_failover_policy=failover))
+    assert refused.status_code == 400
+    assert f"the parameter {parameter} must be 0" in refused.json()["reason"]
+    assert (await admin.call("GET", PATH + "/p1")).status_code == 404

@@ -353,6 +353,13 @@ async def test_stopping_ends_the_connections(stage: Stage) -> None:
         assert stage.bookies.get(IDENTITY) is None
 
 
+async def test_a_rack_has_one_name_however_it_is_written(stage: Stage) -> None:
+    for name, rack in (("b1", "r1"), ("b2", "/r1/"), ("b3", "/r1"), ("b4", "/eu//r1")):
+        await stage.put(name, rack=rack)
+    await stage.settled(lambda: len(stage.names) == 4)
+    assert [info.rack for info in stage.bookies.living()] == ["/r1", "/r1", "/r1", "/eu/r1"]
+
+
 async def test_racks_and_groups_that_are_set_precede_those_of_registrations(stage: Stage) -> None:
     def places() -> list[tuple[str, str]]:
         return [(info.rack, info.group) for info in stage.bookies.living()]

@@ -21,6 +21,7 @@ from magnetar.broker.balance.isolation import (
     CompiledPolicy,
     IsolationPolicies,
     IsolationPolicy,
+    check_limits,
     check_policy,
     normalized,
     with_policy,
@@ -102,6 +103,7 @@ async def set_policy(request: Request) -> Response:
         raise PreconditionFailed(f"A policy's name has at most {NAME_CHARACTERS_MAX} characters")
     policy = normalized(body)
     check_policy(name, policy)
+    check_limits(name, policy)
     refuse_other_cluster(request, cluster)
     service = service_of(request)
     if service.cluster_ownership is None:

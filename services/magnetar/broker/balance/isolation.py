@@ -88,15 +88,11 @@ ISOLATION: Final = RuleRecord(
 def check_policy(name: str, policy: IsolationPolicy) -> None:
     """Raises MetadataError (400) for a policy that is incomplete or cannot be matched."""
     failover = policy.auto_failover_policy
-    complete = (
-        policy.namespaces
-        and policy.primary
-        and policy.secondary is not None
-        and failover is not None
-        and failover.policy_type == MIN_AVAILABLE
-    )
+    complete = policy.namespaces and policy.primary and policy.secondary is not None
     if not complete or failover is None:
         raise _invalid(name, "namespaces, primary, secondary and auto_failover_policy are required")
+    if failover.policy_type != MIN_AVAILABLE:
+        raise _invalid(name, f"policy_type of auto_failover_policy must be {MIN_AVAILABLE}")
     for parameter in ("min_limit", "usage_threshold"):
         if not re.fullmatch(r"-?[0-9]{1,9}", str(failover.parameters.get(parameter, ""))):
             raise _invalid(name, f"the parameter {parameter} must be a whole number")
@@ -115,6 +111,18 @@ def check_policy(name: str, policy: IsolationPolicy) -> None:
                 _compiled(expression)
             except ValueError as error:
                 raise _invalid(name, f"{field} has {expression!r}: {error}") from error
+
+
+def check_limits(name: str, policy: IsolationPolicy) -> None:
+    """Raises MetadataError (400) if a new policy has a parameter that can never act.
+
+    Not a part of `check_policy`: a policy that an earlier version has stored stays in force.
+    """
+    parameters = policy.auto_failover_policy.parameters if policy.auto_failover_policy else {}
+    if int(parameters["min_limit"]) < 0:
+        raise _invalid(name, "the parameter min_limit must be 0 or more")
+    if not 0 <= int(parameters["usage_threshold"]) <= 100:
+        raise _invalid(name, "the parameter usage_threshold must be 0 to 100 percent")
 
 
 def normalized(policy: IsolationPolicy) -> IsolationPolicy:

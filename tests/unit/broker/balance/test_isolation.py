@@ -148,7 +148,7 @@ def test_what_is_moved_is_moved_to_where_it_stays(
         ({"primary": []}, "required"),
         ({"secondary": None}, "required"),
         ({"auto_failover_policy": None}, "required"),
-        ({"auto_failover_policy": AutoFailover({}, "other")}, "required"),
+        ({"auto_failover_policy": AutoFailover({}, "other")}, "policy_type"),
         ({"auto_failover_policy": AutoFailover({}, "min_available")}, "min_limit"),
         (
             {"auto_failover_policy": AutoFailover({"min_limit": "1"}, "min_available")},
