@@ -18,7 +18,7 @@ from magnetar.policies.registry import at, rest_of
 from magnetar.policies.types import MapOf, Text, Type
 from magnetar.settings.topics import ProducerSettings
 
-from .support import Admin
+from .support import NO_BODY, Admin
 
 NAMESPACE = "~/namespaces/t1/n1"
 TOPIC = "~/persistent/t1/n1/a"
@@ -238,6 +238,37 @@ async def test_policies_of_non_persistent_topics(admin: Admin) -> None:
     await admin.done("POST", path, 2)
     assert (await admin.call("GET", path)).json() == 2
     assert topic.policies.value(at_name("max_consumers")) == 2
+
+
+@pytest.mark.parametrize("domain", ["non-persistent", "persistent"])
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}),
+        ("backlogQuota", {"limitSize": 1_000, "policy": "producer_exception"}),
+        ("compactionThreshold", 1_000),
+        ("deduplicationEnabled", True),
+        ("delayedDelivery", {"active": True, "tickTime": 10}),
+        ("messageTTL?messageTTL=5", NO_BODY),
+        ("maxUnackedMessagesOnConsumer", 5),
+        ("dispatchRate", {"dispatchThrottlingRateInMsg": 5}),
+        ("subscriptionDispatchRate?isGlobal=true", {"dispatchThrottlingRateInMsg": 5}),
+    ],
+)
+async def test_what_cannot_act_on_a_non_persistent_topic_is_refused(
+    admin: Admin, domain: str, path: str, value: object
+) -> None:
+    for topic, made, count in (("a", "", NO_BODY), ("p", "/partitions", 2)):
+        await admin.done("PUT", f"~/{domain}/t1/n1/{topic}{made}", count)
+        of_topic = f"~/{domain}/t1/n1/{topic}/{path}"
+        answer = await admin.call("POST", of_topic, value)
+        if domain == "persistent":
+            assert answer.status_code == 204
+            continue
+        named = f"{path.partition('?')[0]} is not supported on non-persistent://t1/n1/{topic}"
+        assert (answer.status_code, named in answer.json()["reason"]) == (412, True)
+        # As for everything that is not offered, the removal succeeds.
+        await admin.done("DELETE", of_topic)
 
 
 def at_name(name: str) -> Policy:

@@ -30,7 +30,8 @@ from magnetar.core.errors import PreconditionFailed
 from magnetar.core.names import TopicName
 from magnetar.offload.policy import effective
 from magnetar.policies.lifecycle import OFFLOAD
-from magnetar.policies.policy import Level, Policy
+from magnetar.policies.non_persistent import without_effect
+from magnetar.policies.policy import Level, Policy, Rest
 
 router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
@@ -73,8 +74,15 @@ async def set_policy(request: Request) -> Response:
     rest = _TABLE.rest(policy)
     key = forms.key_of(request, policy, rest)
     name = await existing_topic(request)
+    _refuse_without_effect(name, policy, rest)
     await _change(request, name, policy, await forms.read(request, policy, rest), key)
     return Response(status_code=rest.done)
+
+
+def _refuse_without_effect(name: TopicName, policy: Policy, rest: Rest) -> None:
+    """Raises PreconditionFailed if the policy cannot act on a non-persistent topic."""
+    if not name.persistent and (reason := without_effect(policy)) is not None:
+        raise PreconditionFailed(f"{rest.setting_path} is not supported on {name}: {reason}")
 
 
 @planned(at_topic_owner_if_needed)
