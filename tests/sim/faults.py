@@ -71,11 +71,11 @@ def _kill(bookies: bool, *, power: bool = False) -> Play:
             world.tell(f"{node.name} is killed for {fault.for_s:.2f} s")
             node.kill()
         await asyncio.sleep(fault.for_s)
+        if node.disk is not None:
+            node.disk.cut_at = -1  # also where the process has ended by something else
         if node.process is life and not node.alive:
             world.tell(f"{node.name} starts again")
             node.start()
-        elif node.disk is not None:
-            node.disk.cut_at = -1
 
     return kill
 

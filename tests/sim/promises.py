@@ -138,7 +138,7 @@ async def broken_promises(world: "World", ledgers: dict[int, LedgerMetadata]) ->
     """Compares every bookie with its answers, for ledgers that still exist."""
     found = []
     for node in world.bookies:
-        if node.process is None or node.service is None or node.harmed:
+        if node.process is None or not node.alive or node.service is None or node.harmed:
             continue
         broken = await node.process.start(_broken(node, ledgers), "check promises")
         if broken:

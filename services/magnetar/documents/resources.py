@@ -1,7 +1,4 @@
-"""Bodies of requests about tenants, topics and schemas, and message ids, with Pulsar's field names.
-
-Unknown fields are ignored, as in Pulsar.
-"""
+"""Bodies of requests about tenants, topics and schemas, and message ids, with Pulsar's names."""
 
 from typing import Self
 

@@ -231,7 +231,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An object with known fields. Others are ignored, because Pulsar's clients send them."""
+    """An object with known fields. Others are left out: documents of newer versions have them."""
 
     fields: tuple[Field, ...]
     rules: tuple[Rule, ...] = ()

@@ -210,11 +210,15 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
         _keys(
             OFF,
             "clientLibraryVersionCheckEnabled",
-            "httpRequestsFailOnUnknownPropertiesEnabled",
             "isSchemaValidationEnforced",
             "strictTopicNameEnabled",
             "strictlyVerifySubscriptionName",
         ),
+    ),
+    Behavior(
+        "admin requests with unknown fields, which it refuses with 400",
+        "remove the key or set it to true",
+        _keys(ON, "httpRequestsFailOnUnknownPropertiesEnabled"),
     ),
     Behavior(
         "other labels and series of metrics",

@@ -56,7 +56,7 @@ TENANTS: list[Case] = [
     ("PUT", "~/tenants/t2", TENANT, 204, ""),
     ("PUT", "~/tenants/t2", TENANT, 409, "Tenant already exist"),
     ("PUT", "~/tenants/t3", NO_BODY, 412, "TenantInfo is null"),
-    ("PUT", "~/tenants/t3", {"admin_roles": []}, 412, "Clusters cannot be null"),
+    ("PUT", "~/tenants/t3", {"adminRoles": []}, 412, "Clusters cannot be null"),
     ("PUT", "~/tenants/t3", {"allowedClusters": []}, 412, "Clusters cannot be empty or blank"),
     ("PUT", "~/tenants/t3", {"allowedClusters": ["nope"]}, 412, "Clusters do not exist"),
     (

@@ -41,7 +41,7 @@ CURSOR_FIELDS = {
 
 
 async def test_clusters_show_pulsars_defaults(admin: Admin) -> None:
-    await admin.done("PUT", "~/clusters/c2", {"serviceUrl": "http://x", "bogus": 1})
+    await admin.done("PUT", "~/clusters/c2", {"serviceUrl": "http://x"})
     assert (await admin.call("GET", "~/clusters/c2")).json() == {
         "serviceUrl": "http://x",
         "brokerClientTlsEnabled": False,
@@ -78,14 +78,13 @@ async def test_lists(admin: Admin) -> None:
 
 
 async def test_policies_of_a_new_namespace(admin: Admin) -> None:
-    body = {"bundles": {"numBundles": 8}, "message_ttl_in_seconds": 60, "unknown_policy": 1}
+    body = {"bundles": {"numBundles": 8}, "message_ttl_in_seconds": 60}
     await admin.done("PUT", "~/namespaces/t1/n2", body)
     policies = (await admin.call("GET", "~/namespaces/t1/n2")).json()
     assert policies["bundles"]["numBundles"] == 8
     assert policies["bundles"]["boundaries"][:2] == ["0x00000000", "0x20000000"]
     assert policies["bundles"]["boundaries"][-1] == "0xffffffff"
     assert policies["replication_clusters"] == ["standalone"]
-    assert "unknown_policy" not in policies
     assert (await admin.call("GET", "~/namespaces/t1/n2/messageTTL")).json() == 60
     assert (await admin.call("GET", "~/namespaces/t1/n2/replication")).json() == ["standalone"]
     edges = {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}

@@ -39,9 +39,8 @@ async def test_policies_are_set_shown_and_deleted(admin: Admin) -> None:
     assert (await admin.done("GET", PATH + "/brokers")).json() == [unisolated]
     assert (await admin.done("POST", PATH + "/p1", policy())).status_code == 204
     assert (await admin.done("GET", PATH + "/p1")).json() == policy()
-    scoped = policy(unload_scope="none", junk=1)
+    scoped = policy(unload_scope="none")
     await admin.done("POST", PATH + "/p2", scoped)
-    del scoped["junk"]
     assert (await admin.done("GET", PATH)).json() == {"p1": policy(), "p2": scoped}
     isolated = {
         "brokerName": BROKER,

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.exceptions import HTTPException
 from tests.support.policy_values import values, wrong
 
 from magnetar.admin.routers.policies.forms import coerced
@@ -130,7 +131,7 @@ def taken(kind: Type, value: Any) -> bool:
     """Whether REST converts the value to a valid one."""
     try:
         kind.check(coerced(kind, value))
-    except ValueError:
+    except (ValueError, HTTPException):
         return False
     return True
 

@@ -57,6 +57,7 @@ STRICTER_PARTS = {
     '"maxInactiveDurationSeconds": -1': "the same",
     '"inactiveTopicDeleteMode": "x"': "no such mode",
     ": -5": "less than -1, which means no limit",
+    '"other": 1': "an unknown field; Pulsar ignores it",
     '"ratePeriodInSecond": 0': "a rate over no time",
     '"ratePeriodInSecond": -1': "the same",
     '"tickTime": -1': "a negative time",

@@ -235,7 +235,7 @@ def test_a_removed_policy_has_the_value_of_a_new_namespace(policy: Any) -> None:
 def test_a_new_namespaces_policies_are_checked_by_their_types() -> None:
     given = {
         "message_ttl_in_seconds": "60",
-        "retention_policies": {"retentionTimeInMinutes": "5", "retentionSizeInMB": 7, "x": 1},
+        "retention_policies": {"retentionTimeInMinutes": "5", "retentionSizeInMB": 7, "x": None},
         "backlog_quota_map": {
             "destination_storage": {"limit": "9", "policy": "producer_exception"},
             "message_age": None,
@@ -339,7 +339,7 @@ async def test_an_empty_value_is_refused_otherwise(admin: Admin, body: bytes) ->
         ("deduplication", 2, 2),
         ("subscription_types", ["Shared", "Failover", "Shared"], ["Shared", "Failover"]),
         ("subscription_types", "Shared", "Shared"),
-        ("retention", {"retentionTimeInMinutes": "5", "retentionSizeInMB": None, "x": 1},
+        ("retention", {"retentionTimeInMinutes": "5", "retentionSizeInMB": None, "x": None},
          {"retentionTimeInMinutes": 5}),
         ("backlog_quota", {"a": {"limit": "5", "policy": "x"}, "b": None},
          {"a": {"limit": 5, "policy": "x"}}),

@@ -1,8 +1,8 @@
 """Request bodies and query parameters: read within a bound and parsed into typed values.
 
-The parser is as lenient as Jackson: it ignores unknown fields, accepts `"4"` for 4, and treats a
-null field as missing (Go's client writes null for an empty map). A body that does not parse is
-refused with 400 and the name of the field (`$.ledgerId`).
+The parser is as lenient as Jackson: it accepts `"4"` for 4, and treats a null field as missing
+(Go's client writes null for an empty map). A body that does not parse, or has a field that is
+unknown, is refused with 400 and the name of the field (`$.ledgerId`).
 """
 
 from typing import Final, TypeVar
@@ -11,6 +11,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from magnetar.admin.http import unknown_fields
 from magnetar.documents.resources import InvalidMessageId, MessageId
 
 T = TypeVar("T")
@@ -52,11 +53,14 @@ async def parse(request: Request, kind: type[T], *, plain: bool = False) -> T | 
             given = {key: value for key, value in given.items() if value is not None}
         elif isinstance(given, str) and isinstance(kind, type) and issubclass(kind, MessageId):
             return kind.of_text(given)  # a union is no class
-        return msgspec.convert(given, type=kind, strict=False)
+        value = msgspec.convert(given, type=kind, strict=False)
     except (msgspec.ValidationError, InvalidMessageId) as error:
         raise HTTPException(400, f"The body does not fit: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, f"The body is not valid JSON: {error}") from error
+    if not isinstance(value, MessageId):  # clients send more fields of theirs with an id
+        unknown_fields.check(given, value)
+    return value
 
 
 def flag(request: Request, name: str, *, default: bool = False) -> bool:

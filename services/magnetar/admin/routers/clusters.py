@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin.context import checked_name, service_of, text_of
-from magnetar.admin.http import bodies
+from magnetar.admin.http import bodies, unknown_fields
 from magnetar.admin.http.answers import answer, done, empty
 from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.routes import Routes
@@ -194,6 +194,9 @@ async def _cluster_data(request: Request) -> dict[str, object]:
         raise NotAllowed(_NO_PEERS)
     if body.get("migrated"):
         raise NotAllowed(no_migration("cluster"))
+    for field in body.keys() - _FIELDS - {"migrated"}:
+        if body[field] is not None:
+            unknown_fields.refuse(field, _FIELDS)
     data = _cluster_document(body)
     for field, (schemes, text) in _URLS.items():
         url = data.get(field)

@@ -23,7 +23,7 @@ from magnetar.admin.context import (
     text_of,
 )
 from magnetar.admin.deletion import delete_namespace
-from magnetar.admin.http import bodies
+from magnetar.admin.http import bodies, unknown_fields
 from magnetar.admin.http.answers import answer, done
 from magnetar.admin.http.descriptions import AUTHORITATIVE, FORCE, described, query
 from magnetar.admin.http.routes import Routes
@@ -65,6 +65,8 @@ _NOT_TAKEN: Final = ("bundles", "deleted", "migrated")
 _OLD_RATE: Final = "clusterDispatchRate"
 _OLD_STRATEGY_OF_GO: Final = "Full"
 """Go's admin client sends it with every new namespace that has policies, without being asked."""
+_NOT_STORED: Final = (_OLD_RATE, OLD_STRATEGY, RESOURCE_GROUP)
+"""Fields that are no policies, each with its own check."""
 _KINDS: Final[dict[type, str]] = {
     dict: "an object",
     list: "a list",
@@ -289,12 +291,10 @@ async def _new_policies(
     tenant = await service.resources.tenant(namespace.tenant)
     policies = default_policies(service.cluster)
     policy_fields = document_fields()
-    fields = policies.keys() | policy_fields
+    fields = frozenset(policies.keys() | policy_fields)
     if group := given.get(RESOURCE_GROUP):
         await require_group(service, group)
-    for key, value in checked_document(given).items():
-        if key in _NOT_TAKEN or key not in fields or _is_unset(value):
-            continue
+    for key, value in checked_document(_known(given, fields)).items():
         if key not in policy_fields and type(value) is not type(policies[key]):
             raise HTTPException(400, f"{key} must be {_KINDS[type(policies[key])]}")
         policies[key] = value
@@ -325,5 +325,13 @@ async def _new_policies(
     return policies
 
 
-def _is_unset(value: object) -> bool:
-    return value is None or value in ({}, [])
+def _known(given: Document, fields: frozenset[str]) -> Document:
+    """Returns the fields that are set and stored; raises 400 for one that nobody knows."""
+    for key, value in given.items():
+        if value and key not in fields and key not in _NOT_TAKEN and key not in _NOT_STORED:
+            unknown_fields.refuse(key, fields)
+    return {
+        key: value
+        for key, value in given.items()
+        if key in fields and key not in _NOT_TAKEN and value is not None and value not in ({}, [])
+    }

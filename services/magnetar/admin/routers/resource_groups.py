@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin.context import namespace_of, service_of, text_of
-from magnetar.admin.http import bodies
+from magnetar.admin.http import bodies, unknown_fields
 from magnetar.admin.http.answers import answer, bare, done, empty
 from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.routes import Routes
@@ -146,8 +146,10 @@ def _rates(body: dict[str, Any]) -> dict[str, int]:
     for key, value in body.items():
         if key.startswith(_NOT_OFFERED) and value is not None:
             raise NotAllowed(f"{key} is not supported: there is no geo-replication yet")
-        if key not in _RATES:
+        if value is None:
             continue
+        if key not in _RATES:
+            unknown_fields.refuse(key, _RATES)
         field, most = _RATES[key]
         try:
             rate = msgspec.convert(value, int, strict=False)

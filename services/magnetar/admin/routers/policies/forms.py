@@ -12,7 +12,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from magnetar.admin.http import bodies
+from magnetar.admin.http import bodies, unknown_fields
 from magnetar.admin.routers.policies import offload_form
 from magnetar.broker.catalog.resources import Document
 from magnetar.core.errors import NotFound, PreconditionFailed
@@ -91,7 +91,8 @@ def checked(policy: Policy, kind: Type, value: object, where: str, refusal: str 
 
 
 def coerced(kind: Type, value: object) -> object:
-    """Converts texts to numbers and booleans if the type requires it."""
+    """Converts texts to numbers and booleans if the type requires it; raises 400 for a field that
+    the type does not have."""
     if isinstance(value, str):
         return _from_text(kind, value)
     if isinstance(kind, Record) and isinstance(value, dict):
@@ -99,11 +100,10 @@ def coerced(kind: Type, value: object) -> object:
         types |= {field.alias: field.type for field in kind.fields if field.alias}
         # The check refuses these by name, so they must reach it.
         types |= {name: Text() for name, _ in kind.refused}
-        return {
-            name: coerced(types[name], entry)
-            for name, entry in value.items()
-            if entry is not None and name in types
-        }
+        given = {name: entry for name, entry in value.items() if entry is not None}
+        for name in given.keys() - types.keys():
+            unknown_fields.refuse(name, types)
+        return {name: coerced(types[name], entry) for name, entry in given.items()}
     if isinstance(kind, MapOf) and isinstance(value, dict):
         return {
             name: coerced(kind.value, entry) for name, entry in value.items() if entry is not None
