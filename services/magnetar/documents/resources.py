@@ -82,6 +82,8 @@ class PartitionedMetadata(msgspec.Struct, rename="camel"):
 
     partitions: int
     properties: dict[str, str] = {}
+    deleted: bool = False
+    """Sent by Java's client; Pulsar's brokers set it during a deletion."""
 
 
 def message_id(

@@ -69,7 +69,7 @@ RETENTION = {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5}
         ),
         (
             *("PUT", "~/persistent/t1/n1/p9/partitions", {"partitions": 2, "property": {}}),
-            'Unrecognized field "property": known are partitions, properties',
+            'Unrecognized field "property": known are deleted, partitions, properties',
         ),
         (
             *("POST", "~/namespaces/grantPermissionsOnTopics"),

@@ -60,8 +60,11 @@ from magnetar.policies.registry import at
 router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placement=at_owner)
 
 _PATH: Final = "/{tenant:name}/{namespace:name}"
-_NOT_TAKEN: Final = ("bundles", "deleted", "migrated")
-"""Fields of a namespace's document that a client cannot set when it creates the namespace."""
+_NOT_TAKEN: Final = ("bundles", "clusterThatCanDeleteNamespace", "deleted", "migrated")
+"""Fields of a namespace's document that a client cannot set when it creates the namespace.
+
+Java's client computes the second from `replication_clusters` and sends it.
+"""
 _OLD_RATE: Final = "clusterDispatchRate"
 _OLD_STRATEGY_OF_GO: Final = "Full"
 """Go's admin client sends it with every new namespace that has policies, without being asked."""

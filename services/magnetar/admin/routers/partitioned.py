@@ -189,6 +189,8 @@ async def _body(request: Request) -> PartitionedMetadata:
     if body is None:
         raise HTTPException(400, "The body must say how many partitions")
     if isinstance(body, PartitionedMetadata):
+        if body.deleted:
+            raise HTTPException(400, "deleted must be false")
         return body
     return PartitionedMetadata(int(body))
 
