@@ -329,7 +329,7 @@ async def _new_policies(
 
 
 def _known(given: Document, fields: frozenset[str]) -> Document:
-    """Returns the fields that are set and stored; raises 400 for one that nobody knows."""
+    """Returns the fields that are set and stored; raises 400 for an unknown one."""
     for key, value in given.items():
         if value and key not in fields and key not in _NOT_TAKEN and key not in _NOT_STORED:
             unknown_fields.refuse(key, fields)
