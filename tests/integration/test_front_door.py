@@ -184,7 +184,7 @@ def test_config_explains_by_both_names(capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main(["config", "explain", "message_bytes_max"]) == 0
     assert capsys.readouterr().out == by_pulsars_name
     assert "5242880" in by_pulsars_name
-    assert cli.main(["config", "explain", "zookeeperServers"]) == 0
+    assert cli.main(["config", "explain", "numIOThreads"]) == 0
     assert "no effect" in capsys.readouterr().out
     assert cli.main(["config", "explain", "maxMesageSize"]) == 1
     assert "did you mean maxMessageSize" in capsys.readouterr().err
