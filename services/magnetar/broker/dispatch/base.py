@@ -32,7 +32,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.pending_acks import TxnAcks
+from magnetar.managed_ledger.pending_acks import Txn, TxnAcks
 from magnetar.managed_ledger.position_set import PositionSet
 
 TURN_ENTRIES_MAX: Final = 500
@@ -164,6 +164,17 @@ class Dispatcher(ABC):
     @abstractmethod
     def aborted(self, acks: TxnAcks) -> None:
         """Redelivers what these acks of a transaction withheld; the cursor has dropped them."""
+
+    def joined(self, consumer: Consumer, txn: Txn) -> None:  # noqa: B027 - not for all types
+        """Records that the consumer acks in the transaction, so it knows when that ends."""
+
+    def bypassed(self, txn: Txn, acks: TxnAcks) -> Consumer | None:  # noqa: ARG002
+        """Returns the consumer to detach before an abort; None if all may stay.
+
+        It got later messages in order, while those of these acks were withheld: a cumulative ack
+        of it would count for messages that it has never got.
+        """
+        return None
 
     def woken(self) -> None:
         """Dispatches if the entries just settled allow a delivery."""

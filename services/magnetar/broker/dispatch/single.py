@@ -29,7 +29,7 @@ from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.core.errors import ConsumerBusy
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.entry import Entry
-from magnetar.managed_ledger.pending_acks import TxnAcks
+from magnetar.managed_ledger.pending_acks import Txn, TxnAcks
 
 
 class SingleActiveDispatcher(Dispatcher):
@@ -37,6 +37,8 @@ class SingleActiveDispatcher(Dispatcher):
 
     active: Consumer | None = None
     _switch: asyncio.TimerHandle | None = None
+    _bypassed: frozenset[Txn] = frozenset()
+    """Transactions with acks that the active consumer does not know of, since it took over."""
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """See `Dispatcher.remove_consumer`."""
@@ -75,6 +77,8 @@ class SingleActiveDispatcher(Dispatcher):
             return
         self.reader.source = self.active.compacted or self.ledger
         self.reader.open(self.dispatch)
+        pending = self.cursor.pending
+        self._bypassed = frozenset() if pending is None else frozenset(pending.by_txn)
         self.rewind()
         self._tell_active()
         self.dispatch()
@@ -158,11 +162,27 @@ class SingleActiveDispatcher(Dispatcher):
         """Continues behind a cumulative ack."""
         self.settle_up_to(self.cursor.mark_delete)
 
+    def _first(self, acks: TxnAcks) -> tuple[int, int] | None:
+        """Returns the first entry that is delivered again if these acks are dropped."""
+        if acks.cumulative is not None:
+            return self.reader.source.next_position(self.cursor.mark_delete)
+        return min(acks.keys, default=None)
+
+    def joined(self, consumer: Consumer, txn: Txn) -> None:
+        """See `Dispatcher.joined`."""
+        if self._bypassed and consumer is self.active:
+            self._bypassed -= {txn}
+
+    def bypassed(self, txn: Txn, acks: TxnAcks) -> Consumer | None:
+        """See `Dispatcher.bypassed`."""
+        first = self._first(acks)
+        if txn not in self._bypassed or first is None or self._switch is not None:
+            return None
+        return self.active if first < self.cursor.read_position else None
+
     def aborted(self, acks: TxnAcks) -> None:
         """Rewinds to the first of the entries; later ones come again too, as from Pulsar."""
-        first = min(acks.keys, default=None)
-        if acks.cumulative is not None:
-            first = self.reader.source.next_position(self.cursor.mark_delete)
+        first = self._first(acks)
         if self.active is None or self._switch is not None or first is None:
             return  # the hand-over rewinds
         if first < self.cursor.read_position:

@@ -55,6 +55,9 @@ class AckedSubscription(Protocol):
     cursor: Cursor
     dispatcher: Dispatcher | None
 
+    def disconnect(self, consumer: Consumer) -> None:
+        """Detaches the consumer and tells its client, which attaches again."""
+
     def check_cumulative(self, positions: Sequence[AckPosition]) -> None:
         """Raises NotAllowed if the subscription's type has no cumulative acks."""
 
@@ -173,6 +176,7 @@ class SubscriptionTransactions:
             on_done(error)
             return
         if (dispatcher := self._subscription.dispatcher) is not None:
+            dispatcher.joined(consumer, txn)
             dispatcher.woken()
         self._cursor.when_durable(on_done)
 
@@ -255,6 +259,8 @@ class SubscriptionTransactions:
                     dispatcher.committed(acks)
                     dispatcher.announce_end_if_terminated()
                 else:
+                    if (consumer := dispatcher.bypassed(txn, acks)) is not None:
+                        self._subscription.disconnect(consumer)
                     dispatcher.aborted(acks)
         elif commit:
             # A former owner of the topic does not know acks at its successor, which takes a deleted

@@ -266,7 +266,42 @@ async def test_answered_acks_outlive_the_owner_and_their_record_decides(
         assert sorted(c.sink.take()) == (["c"] if kept else ["a", "b", "c"])
         if state is TxnState.OPEN:
             await c.end(T1, Outcome.ABORT)
+            if cumulative:
+                c = await attached(t, topic, sub_type)
+                await turns(50)
             assert sorted(set(c.sink.take())) == [*"ab", *"c" * cumulative]
+
+
+@ORDERED
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_a_consumer_that_passed_over_the_acks_of_another_restarts_if_they_are_dropped(
+    sub_type: SubType, joins: bool, cumulative: bool
+) -> None:
+    """Its cumulative ack would count for messages that it has not got."""
+    async with txn_stage() as t:
+        topic = await t.topic()
+        former = await attached(t, topic, sub_type)
+        for txn in (T1, T2):
+            t.records.open(txn, topic)
+        a, b, d = await t.s.publish(topic, "a", "b", "d")
+        await turns(50)
+        acked = (b,) if cumulative else (a, b)
+        assert await former.ack(T1, *acked, cumulative=cumulative) is None
+        former.subscription.remove_consumer(former.consumer)
+        c = await attached(t, topic, sub_type)
+        await turns(50)
+        assert c.sink.take() == ["d"]
+        if joins:
+            assert await c.ack(T1, *acked, cumulative=cumulative) is None
+        await c.end(T1, Outcome.ABORT)
+        late = await c.ack(T2, d, cumulative=True)
+        assert (late is None) is joins
+        assert c.sink.closed == ([] if joins else [c.consumer.spec.consumer_id])
+        if not joins:
+            again = await attached(t, topic, sub_type)
+            await turns(50)
+            assert again.sink.take() == ["a", "b", "d"]
 
 
 async def test_acks_stay_pending_when_their_consumer_leaves() -> None:
