@@ -212,7 +212,10 @@ class Appender:
             # A smaller group must not overtake a refused one of the same producer.
             self._refuse(on_appended, refusal)
             return
-        if self._queued_bytes + size > self._context.settings.pending_bytes_max:
+        # If nothing waits, a group of any size is queued: its refusal might have no place in line,
+        # and the next group would overtake it.
+        bytes_max = self._context.settings.pending_bytes_max
+        if self._queued_bytes and self._queued_bytes + size > bytes_max:
             self._refuse(
                 on_appended,
                 TooManyPendingBytes(

@@ -15,7 +15,8 @@ class ManagedLedgerSettings:
     than `rollover_ms_min` with `rollover_entries_max` entries or `rollover_bytes_max` bytes
     (managedLedgerMaxEntriesPerLedger and its neighbours). `cache_bytes_max` and
     `cold_cache_bytes_max` (data read from offloaded ledgers) are sums over all topics;
-    `pending_bytes_max` bounds the groups of one topic that wait for a writable ledger.
+    `pending_bytes_max` bounds the groups of one topic that wait for a writable ledger; a group that
+    is larger waits alone.
     """
 
     rollover_entries_max: int = 50_000

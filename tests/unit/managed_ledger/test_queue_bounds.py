@@ -64,18 +64,19 @@ async def test_a_refusal_is_answered_behind_the_group_that_was_on_its_way() -> N
     ledger.append([bytes(5)], appends.labelled(0))
     while ledger.state != "LedgerOpened":
         await turns(1)
-    for label in (1, 2):  # the ledger is full; the second would fit into the next one
-        ledger.append([bytes(11 if label == 1 else 1)], appends.labelled(label))
+    for label in (1, 2, 3):  # the ledger is full; the last would still fit into the next one
+        ledger.append([bytes(11 if label == 2 else 1)], appends.labelled(label))
     await turns(50)
     assert appends.results == []
     stage.bookie.release()
     await turns(50)
     assert [(label, first, type(error)) for label, first, error in appends.results] == [
         (0, 0, type(None)),
-        (1, -1, TooManyPendingBytes),
+        (1, 0, type(None)),  # in the next ledger
         (2, -1, TooManyPendingBytes),
+        (3, -1, TooManyPendingBytes),
     ]
-    assert (await publish(ledger, b"x"))[1] == 0, "in the next ledger"
+    assert (await publish(ledger, b"x"))[1] == 1
 
 
 def test_a_refusal_that_fails_with_what_was_before_it_holds_up_nothing_later() -> None:
@@ -92,11 +93,13 @@ def test_a_refusal_that_fails_with_what_was_before_it_holds_up_nothing_later() -
         ledger.append([bytes(5)], appends.labelled(0))
         while ledger.state != "LedgerOpened":
             await turns(1)
-        ledger.append([bytes(11)], appends.labelled(1))
+        for label in (1, 2):
+            ledger.append([bytes(11)], appends.labelled(label))
         await ledger.roll_over()  # the ledger cannot be closed while its bookie hangs
         assert [(label, type(error)) for label, _, error in appends.results] == [
             (0, PersistenceError),
-            (1, TooManyPendingBytes),
+            (1, PersistenceError),
+            (2, TooManyPendingBytes),
         ]
         stage.bookie.release()
         places = [await publish(ledger, b"x") for _ in range(3)]
@@ -104,3 +107,17 @@ def test_a_refusal_that_fails_with_what_was_before_it_holds_up_nothing_later() -
         assert places == [(ledger_id, first + number) for number in range(3)]
 
     virtual(main())
+
+
+async def test_a_group_above_the_bound_is_not_overtaken_and_gets_a_ledger() -> None:
+    """Deduplication would take the first one for a duplicate when its client resends it."""
+    ledger = await Stage().factory(SETTINGS).open(NAME)
+    appends = Appends()
+    for label, size in enumerate((BOUND_BYTES + 1, 1, 0)):
+        ledger.append([bytes(size)], appends.labelled(label))
+    assert [(label, first, type(error)) for label, first, error in await appends.wait(3)] == [
+        (0, 0, type(None)),
+        (1, -1, TooManyPendingBytes),
+        (2, -1, TooManyPendingBytes),
+    ]
+    assert (await publish(ledger, b"x"))[1] == 1
