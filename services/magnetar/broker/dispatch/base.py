@@ -168,13 +168,13 @@ class Dispatcher(ABC):
     def joined(self, consumer: Consumer, txn: Txn) -> None:  # noqa: B027 - not for all types
         """Records that the consumer acks in the transaction, so it knows when that ends."""
 
-    def bypassed(self, txn: Txn, acks: TxnAcks) -> Consumer | None:  # noqa: ARG002
-        """Returns the consumer to detach before an abort; None if all may stay.
+    def bypassed(self, txn: Txn, acks: TxnAcks) -> Sequence[Consumer]:  # noqa: ARG002
+        """Returns the consumers to detach before an abort.
 
-        It got later messages in order, while those of these acks were withheld: a cumulative ack
-        of it would count for messages that it has never got.
+        They got later messages in order, while those of these acks were withheld: a cumulative ack
+        would count for messages that they never got.
         """
-        return None
+        return ()
 
     def woken(self) -> None:
         """Dispatches if the entries just settled allow a delivery."""

@@ -13,7 +13,7 @@ Pulsar's `AbstractDispatcherSingleActiveConsumer`, `PersistentDispatcherSingleAc
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from magnetar.broker.dispatch.active import choose_active
 from magnetar.broker.dispatch.active_news import ActiveNews
@@ -173,12 +173,14 @@ class SingleActiveDispatcher(Dispatcher):
         if self._bypassed and consumer is self.active:
             self._bypassed -= {txn}
 
-    def bypassed(self, txn: Txn, acks: TxnAcks) -> Consumer | None:
+    def bypassed(self, txn: Txn, acks: TxnAcks) -> Sequence[Consumer]:
         """See `Dispatcher.bypassed`."""
         first = self._first(acks)
         if txn not in self._bypassed or first is None or self._switch is not None:
-            return None
-        return self.active if first < self.cursor.read_position else None
+            return ()
+        if self.active is None or first >= self.cursor.read_position:
+            return ()
+        return (self.active,)
 
     def aborted(self, acks: TxnAcks) -> None:
         """Rewinds to the first of the entries; later ones come again too, as from Pulsar."""

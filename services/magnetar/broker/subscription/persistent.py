@@ -544,12 +544,8 @@ class PersistentSubscription:
 
     def _disconnect(self, destination: BrokerRecord | None = None) -> None:
         for consumer in list(self.consumers):
-            self.disconnect(consumer, destination)
-
-    def disconnect(self, consumer: Consumer, destination: BrokerRecord | None = None) -> None:
-        """Detaches the consumer and tells its client, which attaches again: at `destination`."""
-        self.remove_consumer(consumer)
-        consumer.sink.close_consumer(consumer.spec.consumer_id, destination)
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer.spec.consumer_id, destination)
 
     def update_rates(self) -> None:
         """See `Subscription.update_rates`. (Pulsar does it once a minute.)"""

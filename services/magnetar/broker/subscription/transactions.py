@@ -13,6 +13,7 @@ from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.subscription.ack_admission import check_stored
 from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.detachment import closed_afterwards
 from magnetar.broker.topic.transactions.attempts import Attempts
 from magnetar.broker.topic.transactions.expiry import NOT_LOOKED_UP, Expiry
 from magnetar.broker.topic.transactions.judgment import ack_refusal
@@ -55,8 +56,8 @@ class AckedSubscription(Protocol):
     cursor: Cursor
     dispatcher: Dispatcher | None
 
-    def disconnect(self, consumer: Consumer) -> None:
-        """Detaches the consumer and tells its client, which attaches again."""
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detaches the consumer."""
 
     def check_cumulative(self, positions: Sequence[AckPosition]) -> None:
         """Raises NotAllowed if the subscription's type has no cumulative acks."""
@@ -259,9 +260,9 @@ class SubscriptionTransactions:
                     dispatcher.committed(acks)
                     dispatcher.announce_end_if_terminated()
                 else:
-                    if (consumer := dispatcher.bypassed(txn, acks)) is not None:
-                        self._subscription.disconnect(consumer)
-                    dispatcher.aborted(acks)
+                    bypassed = dispatcher.bypassed(txn, acks)
+                    with closed_afterwards(bypassed, self._subscription.remove_consumer):
+                        dispatcher.aborted(acks)
         elif commit:
             # A former owner of the topic does not know acks at its successor, which takes a deleted
             # record for an abort.
