@@ -5,9 +5,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.sim.bugs.bug import Bug, plant
-from tests.sim.bugs.leaning import ages, faults, many_rollovers, quorum, together, topics
+from tests.sim.bugs.leaning import (
+    ages,
+    delays,
+    faults,
+    many_rollovers,
+    many_shared,
+    quorum,
+    together,
+    topics,
+)
 
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
+from magnetar.broker.subscription import persistent
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.ledger.replicated_writer import ReplicatedWriter
 from magnetar.managed_ledger.cursor import Cursor
@@ -64,6 +74,10 @@ def nothing_is_redelivered() -> None:
     plant(MultipleConsumersDispatcher, "remove_consumer", forget)
 
 
+def acks_of_unknown_entries_get_receipts() -> None:
+    plant(persistent, "check_stored", lambda *_: None)
+
+
 BUGS: Final = (
     Bug(
         "ack receipt before it is durable",
@@ -111,5 +125,18 @@ BUGS: Final = (
         nothing_is_redelivered,
         5,
         together(topics(), faults("resets", count=4)),
+    ),
+    Bug(
+        "an ack of an unknown entry gets a receipt",
+        "A broker has lost its topic without knowing it, and gets an ack with a message id of its "
+        "successor. The cursor ignores it, and the client gets a receipt.",
+        acks_of_unknown_entries_get_receipts,
+        22,
+        together(
+            topics(),
+            many_shared(),
+            delays(early_acks=0.9),
+            faults("expire lease", "slow network", "outlive lease", "cut one way", count=14),
+        ),
     ),
 )
