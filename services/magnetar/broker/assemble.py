@@ -48,12 +48,13 @@ from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.broker.topic.news import TopicNews
 from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.registry import TopicRegistry
-from magnetar.broker.transactions.coordinator import OPEN_MAX, Limits
+from magnetar.broker.transactions.coordinator import Limits
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.broker.transactions.participants import Notifier
 from magnetar.broker.transactions.routing import RoutedParticipants
 from magnetar.broker.transactions.service import Transactions
+from magnetar.broker.transactions.shares import OPEN_MAX
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError
 from magnetar.core.names import TopicName

@@ -84,7 +84,7 @@ class ProducerSettings:
         "Maximum size of a message; clients learn it when they connect.",
         group=PRODUCERS,
         unit="bytes",
-        within=(1_024, 256 << 20),
+        within=(1_024, 32 << 20),
         pulsar="maxMessageSize",
     )
     producers_per_topic_max: int = setting(
