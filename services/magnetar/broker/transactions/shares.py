@@ -22,7 +22,15 @@ ROLE_SHARE: Final = 0.5
 class Shares:
     """What the open transactions of a coordinator take, in all and by role."""
 
-    __slots__ = ("_coordinator", "_names_bytes", "_names_bytes_max", "_open", "_open_max")
+    __slots__ = (
+        "_coordinator",
+        "_names_bytes",
+        "_names_bytes_max",
+        "_names_bytes_total",
+        "_open",
+        "_open_max",
+        "_open_total",
+    )
 
     def __init__(self, coordinator: int, open_max: int, names_bytes_max: int) -> None:
         self._coordinator = coordinator
@@ -32,10 +40,11 @@ class Shares:
         """Transactions by owner."""
         self._names_bytes: Counter[str | None] = Counter()
         """The size of the names of their participants, by owner."""
+        self._open_total = self._names_bytes_total = 0
 
     def check_begin(self, owner: str | None) -> None:
         """Raises TransactionCoordinatorNotFound if another transaction exceeds a maximum."""
-        count = self._open.total()
+        count = self._open_total
         if count >= self._open_max:
             raise TransactionCoordinatorNotFound(
                 f"Transaction coordinator {self._coordinator} has {count} open transactions, the "
@@ -53,7 +62,7 @@ class Shares:
         """Raises TransactionCoordinatorNotFound if more names of participants exceed a maximum."""
         if more_bytes <= 0:
             return
-        if self._names_bytes.total() + more_bytes > self._names_bytes_max:
+        if self._names_bytes_total + more_bytes > self._names_bytes_max:
             raise TransactionCoordinatorNotFound(
                 f"The participants of the open transactions of coordinator {self._coordinator} "
                 f"have names of {self._names_bytes_max} bytes, the maximum: retry after some of "
@@ -69,6 +78,8 @@ class Shares:
 
     def add(self, owner: str | None, transactions: int, names_bytes: int) -> None:
         """Counts more transactions and names of an owner; negative numbers remove them."""
+        self._open_total += transactions
+        self._names_bytes_total += names_bytes
         for counter, more in ((self._open, transactions), (self._names_bytes, names_bytes)):
             counter[owner] += more
             if not counter[owner]:
