@@ -31,7 +31,13 @@ from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.producer import Judged, Producer
 from magnetar.broker.topic.transactions.admission import Admission, Undecided
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError, MetadataError, NotAllowed
+from magnetar.core.errors import (
+    MagnetarError,
+    MetadataError,
+    NotAllowed,
+    PersistenceError,
+    ServiceNotReady,
+)
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.events import SendRun
 from magnetar.wire.framing import MalformedEntry
@@ -55,6 +61,9 @@ class Publishes(Protocol):
 
     def admission(self, run: SendRun) -> Admission:
         """Returns whether a message of a transaction, or with a delay, may be stored now."""
+
+    def disconnect_producer(self, producer: Producer) -> None:
+        """Detaches the producer and tells its client, which attaches again and resends."""
 
 
 class PublishGate:
@@ -269,6 +278,10 @@ class HeldSends:
                 self._take(1)
                 producer.sink.publishing(run.size_bytes)
                 producer.sink.send_errors(producer, run, error)
+                if isinstance(error, PersistenceError | ServiceNotReady):
+                    # The client sends it again: the messages behind it must not overtake it.
+                    self._topic.disconnect_producer(producer)
+                    return
                 continue
             granted = gate.grant(run)
             if not granted:

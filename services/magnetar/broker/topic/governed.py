@@ -93,6 +93,10 @@ class GovernedTopic(ABC):
             self.gate = PublishGate(self, self._context.held)  # removed once nothing is held
         return self.gate
 
+    def disconnect_producer(self, producer: Producer) -> None:
+        """See `Publishes.disconnect_producer`."""
+        self.producers.disconnect(lambda one: one is producer)
+
     @property
     def serving(self) -> bool:
         """Whether the topic takes messages now."""

@@ -8,6 +8,7 @@ from tests.unit.broker.topic.delay_stage import (
     HOUR_MS,
     DelayStage,
     delay_stage,
+    delayed_entry,
     delays_of,
     schedule_of,
     texts,
@@ -15,6 +16,7 @@ from tests.unit.broker.topic.delay_stage import (
 from tests.unit.broker.topic.txn_stage import T1, Records
 from tests.unit.ledger.stage import turns
 
+from magnetar.broker.session.refusal import checked_parts
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.delayed import delayed_delivery
 from magnetar.broker.topic.delayed.delayed_delivery import DelayedDelivery
@@ -23,6 +25,7 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.record import DELAYED_CURSOR
 from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.transactions.model import Outcome, TxnState
+from magnetar.wire.events import SendRun
 
 SHARED = [SubType.Shared, SubType.Key_Shared]
 
@@ -381,6 +384,21 @@ async def test_a_producer_is_refused_if_the_index_cannot_be_stored(
         await s.send(topic, *((f"{n}", 60_000 + n) for n in range(1_000)))
         with pytest.raises(PersistenceError, match="cannot be stored: 1000 of them are in memory"):
             await s.send(topic, ("refused", 60_000))
+        producer, sink = await s.s.producer(topic)
+        other, _ = await s.s.producer(topic, name="other")
+        now_ms = s.s.clock.now_ms()
+        entries = [delayed_entry(text, now_ms + 60_000, now_ms) for text in ("one", "two")]
+        (part, _), *_ = checked_parts(
+            SendRun(producer.producer_id, [0, 1], [0, 1], [1, 1], entries, 0, None)
+        )
+        gate = topic.gate_of(part)
+        assert gate is not None
+        gate.publish(producer, part)
+        await turns(20)
+        assert [number for (number,), _ in sink.errors] == [0], "the next may not overtake it"
+        assert (producer.closed, sink.sent_away) == (True, [(producer, None)])
+        assert not other.closed
+        topic.remove_producer(other)
         await s.send(topic, ("at once", 0))
 
 
