@@ -95,7 +95,7 @@ class GovernedTopic(ABC):
 
     def disconnect_producer(self, producer: Producer) -> None:
         """See `Publishes.disconnect_producer`."""
-        self.producers.disconnect(lambda one: one is producer)
+        self.producers.disconnect(lambda attached: attached is producer)
 
     @property
     def serving(self) -> bool:
