@@ -13,7 +13,9 @@ that is deleted too), so that it knows what must hold:
 - No message is receipted for a namespace that does not exist.
 
 Where an outcome is unknown, because the connection was closed or the store did not answer, nothing
-is taken for granted before the next SUCCESS.
+is taken for granted before the next SUCCESS. A SUCCESS says as little if the broker's lease had
+ended early before it was asked, and another owner has deleted the subscription since: the broker
+answers from memory until it hears of it (docs/understand/guarantees.md, what is not guaranteed).
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.sim.churn_faults import owner_of
+from tests.sim.churn_faults import owner_of, serves_without_lease
 from tests.sim.client import PASSING, Refused, Wire
 from tests.sim.history import SubscriptionHistory
 from tests.sim.recording import Session, answered
@@ -101,6 +103,8 @@ class Churner(Consumer):
         self._asked_at: float | None = None
         """The time of the first request since then."""
         self._lives = 0
+        self._without_lease = False
+        """The broker that was asked last served by a lease that had ended early."""
         self._topic_deleted_at = -1.0
         self._provoked = asyncio.Event()
 
@@ -139,7 +143,18 @@ class Churner(Consumer):
         if self.initial == EARLIEST:
             self._absent = False  # whichever attempt it was that made it
 
+    async def _attach(self, wire: Wire) -> None:
+        host, _ = wire.transport.remote
+        self._without_lease = serves_without_lease(self._world, host, self.topic)
+        await super()._attach(wire)
+
+    def _promised(self) -> bool:
+        return not self._without_lease or self._present or self._cursor() is not None
+
     def _attached(self) -> None:
+        if not self._promised():
+            self._world.watching.counts["churn: deleted, and a former owner did not know"] += 1
+            raise ConnectionError("answered by a broker that has lost the topic")
         super()._attached()
         if self._cursor() is None:
             self._violated(f"{self._shown}: SUCCESS, and it has no record in the store")

@@ -102,6 +102,19 @@ def end_leases(world: "World", node: Node) -> None:
         world.metadata.process.start(store.revoke_lease(lease_id), "revoke")
 
 
+def serves_without_lease(world: "World", host: str, topic: str) -> bool:
+    """Whether the broker on that host serves the topic by a lease that has ended early.
+
+    Its clock gives it the right to; in touch with the store, it hears of the end soon.
+    """
+    leases = world.metadata.store._leases._leases
+    for node in world.brokers:
+        if node.name == host and node.alive and node.store is not None and node.admin is not None:
+            ended = any(lease_id not in leases for lease_id in node.store.lease_ids())
+            return ended and node.admin.owns(topic)
+    return False
+
+
 async def _writes_under_way(world: "World", fault: FaultPlan, rng: Random) -> None:
     """Acks are being written, and ledgers trimmed, while the topic is unloaded and opened again.
 

@@ -58,12 +58,22 @@ class Session:
         self._kind, self._position = KINDS[kind], POSITIONS[at]
         self._open = False
 
-    async def subscribe(self, wire: Wire, command: Any, cut_s: float | None) -> None:
-        """Raises as `Wire.request` does; a refusal does not say that nothing was created."""
+    async def subscribe(
+        self,
+        wire: Wire,
+        command: Any,
+        cut_s: float | None,
+        exists: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Raises as `Wire.request` does; a refusal does not say that nothing was created.
+
+        `exists` says, at the SUCCESS, whether it promises that there is a subscription.
+        """
         begun, outcome = self._recording.now(), Outcome.UNKNOWN
         try:
             await wire.request(CommandType.SUBSCRIBE, command, cut_s=cut_s)
-            outcome = Outcome.OK
+            if exists():
+                outcome = Outcome.OK
         finally:
             self.subscribed(outcome, begun)
 

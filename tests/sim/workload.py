@@ -327,13 +327,18 @@ class Consumer:
             initialPosition=self.initial,  # type: ignore[arg-type]
         )
         self._session = self._new_session()
-        await self._session.subscribe(wire, command, self._habits.cut_s(self._rng))
+        cut_s = self._habits.cut_s(self._rng)
+        await self._session.subscribe(wire, command, cut_s, self._promised)
         self._attached()
         self._flow(PERMITS)
 
     def _new_session(self) -> Session:
         record = self._history.recording
         return record.session(self.name, self.topic, self.subscription, self.kind, self.initial)
+
+    def _promised(self) -> bool:
+        """Whether the SUCCESS that has come promises that the subscription exists."""
+        return True
 
     def _attached(self) -> None:
         """Records that the subscription exists: the broker has answered."""
