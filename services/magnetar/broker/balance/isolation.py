@@ -121,8 +121,8 @@ def check_limits(name: str, policy: IsolationPolicy) -> None:
     parameters = policy.auto_failover_policy.parameters if policy.auto_failover_policy else {}
     if int(parameters["min_limit"]) < 0:
         raise _invalid(name, "the parameter min_limit must be 0 or more")
-    if not 0 <= int(parameters["usage_threshold"]) <= 100:
-        raise _invalid(name, "the parameter usage_threshold must be 0 to 100 percent")
+    if int(parameters["usage_threshold"]) < 0:  # above 100: a broker counts however busy it is
+        raise _invalid(name, "the parameter usage_threshold must be 0 or more percent")
 
 
 def normalized(policy: IsolationPolicy) -> IsolationPolicy:
