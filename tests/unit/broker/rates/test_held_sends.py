@@ -75,6 +75,9 @@ class Topic:
     def publish(self, producer: Producer, run: SendRun) -> None:
         self.stored += run.sequence_ids
 
+    def disconnect_producer(self, producer: Producer) -> None:
+        raise AssertionError(f"no message of {producer.name} is refused for now")
+
 
 def run_of(ids: Iterable[int], size: int = 10, messages: int = 1) -> SendRun:
     ids = list(ids)
