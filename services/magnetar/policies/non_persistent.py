@@ -38,5 +38,5 @@ _WITHOUT_EFFECT: Final = {
 
 
 def without_effect(policy: Policy) -> str | None:
-    """The reason why the policy cannot act on a non-persistent topic, or None if it can."""
+    """Returns the reason why the policy cannot act on a non-persistent topic, or None if it can."""
     return _WITHOUT_EFFECT.get(policy.name)

@@ -47,6 +47,6 @@ def refuse_other_stores(
 
 
 def _members(store: object) -> frozenset[str]:
-    """The addresses of a store, in any order; BookKeeper's prefix and path do not count."""
+    """Returns the addresses of a store, in any order; BookKeeper's prefix and path do not count."""
     text = str(store).strip().removeprefix(_DRIVER).removesuffix("/").removesuffix(_LEDGERS)
     return frozenset(part.strip().rstrip("/").lower() for part in text.split(","))

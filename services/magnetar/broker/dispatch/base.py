@@ -166,13 +166,13 @@ class Dispatcher(ABC):
         """Redelivers what these acks of a transaction withheld; the cursor has dropped them."""
 
     def joined(self, consumer: Consumer, txn: Txn) -> None:  # noqa: B027 - not for all types
-        """Records that the consumer acks in the transaction, so it knows when that ends."""
+        """Records that the consumer acks in the transaction: its client learns how that ends."""
 
     def bypassed(self, txn: Txn, acks: TxnAcks) -> Sequence[Consumer]:  # noqa: ARG002
-        """Returns the consumers to detach before an abort.
+        """Returns the consumers to detach before these acks of a transaction are dropped.
 
-        They got later messages in order, while those of these acks were withheld: a cumulative ack
-        would count for messages that they never got.
+        They attached later and got only messages behind those of these acks. Their next cumulative
+        ack would also count for the messages that the abort brings back, which they never got.
         """
         return ()
 

@@ -38,7 +38,7 @@ class SingleActiveDispatcher(Dispatcher):
     active: Consumer | None = None
     _switch: asyncio.TimerHandle | None = None
     _bypassed: frozenset[Txn] = frozenset()
-    """Transactions with acks that the active consumer does not know of, since it took over."""
+    """The transactions that had acks when the active consumer took over, less those it acks in."""
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """See `Dispatcher.remove_consumer`."""
