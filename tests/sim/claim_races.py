@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SETUP_S_MAX: Final = 5.0
 LATE_S_MAX: Final = 1.8
 POLL_S: Final = 0.05
+DELETE_CHANCE: Final = 0.25
 CLAIM_AGAIN_S: Final = 0.1
 """Between the attempts of a broker to claim a part under its new lease."""
 
@@ -61,13 +62,15 @@ async def _claims_race(world: "World", fault: FaultPlan, rng: Random) -> None:
 
 
 async def _split_unanswered(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """A split lands, its answer is lost, and so is the lease with the claims of the parts. Then the
-    broker claims a part under its next lease, or another broker does, before the split is retried.
-    """
+    """A split lands, and its answer is lost. Before it is retried, the namespace is deleted; or the
+    lease ends with the claims of the parts, and the broker claims a part under its next lease, or
+    another broker does."""
     if (scene := await _scene(world, fault, rng)) is None:
         return
     splitter, other, bundle = scene
-    world.tell(f"{splitter.name} splits {bundle} without an answer, and loses its lease")
+    deleted = rng.random() < DELETE_CHANCE
+    end = "its namespace is deleted" if deleted else "its lease is lost"
+    world.tell(f"{splitter.name} splits {bundle} without an answer, and {end}")
     _start(splitter, lambda: _take(world, splitter, bundle))
     if not await _stored(world, bundle):
         return
@@ -78,10 +81,13 @@ async def _split_unanswered(world: "World", fault: FaultPlan, rng: Random) -> No
     world.metadata.writes = Writes()
     if not landed:
         return
+    if deleted:
+        _start(other, lambda: _deleted(other, bundle.namespace))
+        return
     end_leases(world, splitter)
     claimants = rng.choice(((splitter, None), (splitter, other), (None, splitter), (other, None)))
-    end = world.loop.now + REQUEST_TIMEOUT_S
-    while world.loop.now < end:
+    until = world.loop.now + REQUEST_TIMEOUT_S
+    while world.loop.now < until:
         for node, part in zip(claimants, parts, strict=True):
             if node is not None and ownership_key(part) not in world.metadata.store._records:
                 _start(node, lambda node=node, part=part: _take(world, node, part))  # type: ignore[misc]

@@ -7,7 +7,7 @@ run would miss them.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.ownership.bundles import Ring
+from magnetar.broker.ownership.bundles import Bundle, Ring
 from magnetar.broker.ownership.records import OWNERSHIP_PREFIX, bundle_of_key, decode_ownership
 from magnetar.broker.ownership.rings import namespace_key, policies_of
 from magnetar.metadata.memory import MemoryStore
@@ -68,16 +68,28 @@ class StoreWatch:
         if owner.lease_id != change.lease_id:
             self._violated(f"{change.key} was claimed, and outlives its owner's lease")
 
+    def outside(self) -> str:
+        """Names a claim of a bundle that its namespace does not have; it blocks other claims."""
+        for key, stored in self._store._records.items():
+            if key.startswith(OWNERSHIP_PREFIX) and (lack := self._lack(bundle_of_key(key))):
+                owner = decode_ownership(key, stored.value)
+                return f"{bundle_of_key(key)} is claimed by {owner.broker_id}, and {lack}"
+        return ""
+
+    def _lack(self, bundle: Bundle) -> str:
+        """Why there is no such bundle."""
+        stored = self._store._records.get(namespace_key(bundle.namespace))
+        if stored is None:
+            return "its namespace does not exist"
+        record = Record(namespace_key(bundle.namespace), stored.value, stored.revision)
+        exists = bundle in Ring.of(bundle.namespace, policies_of(record))
+        return "" if exists else "its namespace has no such bundle"
+
     def _claimed(self, key: str) -> None:
         """A claim is of a bundle that its namespace has, and overlaps no other."""
         bundle = bundle_of_key(key)
-        stored = self._store._records.get(namespace_key(bundle.namespace))
-        if stored is None:
-            self._violated(f"{bundle} was claimed, and its namespace does not exist")
-            return
-        record = Record(namespace_key(bundle.namespace), stored.value, stored.revision)
-        if bundle not in Ring.of(bundle.namespace, policies_of(record)):
-            self._violated(f"{bundle} was claimed, and its namespace has no such bundle")
+        if lack := self._lack(bundle):
+            self._violated(f"{bundle} was claimed, and {lack}")
         folder = key.rpartition("/")[0] + "/"
         for other in self._store._records:
             if other.startswith(folder) and other != key and bundle_of_key(other).overlaps(bundle):

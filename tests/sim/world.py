@@ -303,6 +303,8 @@ class World:
                             f"{topic.name}/{subscription.name}: {key}, receipted as {sent.receipt} "
                             f"at {sent.receipted_at:.3f}, was not delivered"
                         )
+        if outside := self.metadata.watching.outside():
+            return outside
         for of_client in (self.app, self.table, self.letters):
             if of_client is not None and (lack := of_client.missing()):
                 return lack

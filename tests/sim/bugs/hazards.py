@@ -20,9 +20,11 @@ from tests.sim.bugs.leaning import (
 
 from magnetar.autorecovery.check.check_all import CheckRun
 from magnetar.autorecovery.drain import decommission
-from magnetar.broker.ownership.bundles import parts_of
+from magnetar.broker.ownership.bundles import Bundle, Ring, parts_of
 from magnetar.broker.ownership.claims import Claim, Claims
 from magnetar.broker.ownership.records import OwnershipRecord, ownership_key
+from magnetar.broker.ownership.strays import Strays
+from magnetar.core.names import NamespaceName
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.jobs.offload import file_writer as writing
 from magnetar.ledger import ensemble_change
@@ -130,7 +132,7 @@ def parts_of_a_split_are_all_adopted() -> None:
 
     async def landed_by_the_first(
         self: Claims, claim: Claim, positions: Sequence[int], _: OwnershipRecord
-    ) -> tuple[Record, list[Record]]:
+    ) -> tuple[Record | None, list[Record]]:
         own = OwnershipRecord.of(self._own())
         parts = parts_of(claim.bundle, positions)
         policies = await self._rings.read(claim.bundle.namespace)
@@ -141,6 +143,15 @@ def parts_of_a_split_are_all_adopted() -> None:
         return await split(self, claim, positions, own)
 
     plant(Claims, "_split", landed_by_the_first)
+
+
+def only_known_claims_are_released() -> None:
+    outside = Strays._outside
+
+    def known(self: Strays, namespace: NamespaceName, ring: Ring | None) -> list[Bundle]:
+        return [one for one in outside(self, namespace, ring) if one in self._owner.claims.all]
+
+    plant(Strays, "_outside", known)
 
 
 class Unleased(Unchecked):
@@ -264,8 +275,17 @@ BUGS: Final = (
         "broker claims the first part under its next lease, and the retry of the split takes that "
         "for its own success: it adopts every part, also those without a record.",
         parts_of_a_split_are_all_adopted,
-        0,
+        2,
         together(topics(), churn(reloads=True), faults("split without an answer", count=4)),
+    ),
+    Bug(
+        "only known claims are released",
+        "A namespace is deleted after a split that landed without an answer. The parts' claims are "
+        "under the broker's lease, but it has not adopted them, and does not release them: a new "
+        "namespace of that name cannot have its topics served.",
+        only_known_claims_are_released,
+        4,
+        together(topics(), faults("split without an answer", count=4)),
     ),
     Bug(
         "a proof counts the leaving bookie",

@@ -35,8 +35,12 @@ OF_THE_TEST_STORE: Final = {"Record", "WatchEvent", "MemoryLedger"}
 
 @dataclass(frozen=True)
 class Others:
-    """What other tests of this process have left alive."""
+    """What other tests of this process have left alive.
 
+    It is held, because the collector would count as this test's what they let go meanwhile.
+    """
+
+    held: list[object]
     live: Counter[str]
     writers: list[LedgerWriter]
 
@@ -47,7 +51,9 @@ def others() -> Iterator[Others]:
     gc.collect()
     garbage_policy._closed.clear()  # what other tests have closed and still hold
     gc.disable()
-    yield Others(live(), watched_writers())
+    held = [each for each in gc.get_objects() if own_class(each)]
+    yield Others(held, live(), watched_writers())
+    held.clear()
     gc.set_debug(0)
     gc.garbage.clear()
     gc.enable()

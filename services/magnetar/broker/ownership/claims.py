@@ -30,7 +30,13 @@ from magnetar.broker.ownership.records import (
     ownership_key,
 )
 from magnetar.broker.ownership.rings import Rings, namespace_key, policies_of
-from magnetar.core.errors import Conflict, PreconditionFailed, ServiceNotReady
+from magnetar.core.errors import (
+    Conflict,
+    MagnetarError,
+    MetadataError,
+    PreconditionFailed,
+    ServiceNotReady,
+)
 from magnetar.core.log import get_logger
 from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
@@ -285,38 +291,61 @@ class Claims:
         except MetadataUnavailable:
             self.drop(claim.bundle)
             raise
+        except MagnetarError:
+            if await self._is_whole(claim):
+                self._held_again(claim)
+            else:
+                self.drop(claim.bundle)
+            raise
         except BaseException:
-            if claim in self._splitting:  # else the claim was lost with the lease
-                self._splitting.remove(claim)
-                claim.state = ClaimState.HELD
-                claim.settled.set_result(None)
-                claim.settled = None
+            self._held_again(claim)
             raise
         parts = parts_of(claim.bundle, positions)
         for record in records:
             # Checked like a record from the watch: the parts may be lost with the lease.
             self.adopt(bundle_of_key(record.key), record, claim)
-        self._rings.seen(policies)
+        if policies is not None:
+            self._rings.seen(policies)
         self.drop(claim.bundle)
         log.info("bundle split", bundle=str(claim.bundle), parts=[part.range for part in parts])
         return parts
 
+    async def _is_whole(self, claim: Claim) -> bool:
+        """Whether the store has the claim after a split that failed; False if it is unknown."""
+        try:
+            record = await self._store.get(claim.key)
+        except MetadataError:
+            return False
+        return record is not None and record.revision == claim.revision
+
+    def _held_again(self, claim: Claim) -> None:
+        """Ends a split that did not happen, unless the claim was lost with the lease."""
+        if claim not in self._splitting or claim.settled is None:
+            return
+        self._splitting.remove(claim)
+        claim.state = ClaimState.HELD
+        claim.settled.set_result(None)
+        claim.settled = None
+
     async def _split(
         self, claim: Claim, positions: Sequence[int], own: OwnershipRecord
-    ) -> tuple[Record, list[Record]]:
-        """Returns the namespace's new record, and the records of the parts that `own` claims."""
+    ) -> tuple[Record | None, list[Record]]:
+        """Returns the namespace's new record, and the records of the parts that `own` claims.
+
+        The first is None if the namespace was deleted after an attempt that had succeeded.
+        """
         bundle, parts = claim.bundle, parts_of(claim.bundle, positions)
         key, value = namespace_key(bundle.namespace), encode(own)
         for _ in range(ATTEMPTS_MAX):
             record = await self._rings.read(bundle.namespace)
-            if record is None:
-                raise PreconditionFailed(f"{bundle.namespace} does not exist any more")
             # A former attempt with an unknown outcome may have succeeded. Since then, the lease
             # may have ended, and its claims of some parts or all of them.
             stored = [await self._store.get(ownership_key(part)) for part in parts]
             landed = [part for part in stored if part is not None and part.value == value]
             if landed:
                 return record, landed
+            if record is None:
+                raise PreconditionFailed(f"{bundle.namespace} does not exist any more")
             document = encode(with_split(policies_of(record), bundle, positions))
             operations: list[Operation] = [
                 Put(key, document, record.revision),

@@ -17,10 +17,15 @@ from magnetar.broker.ownership.claims import Claim, ClaimState
 from magnetar.broker.ownership.lookup import OwnershipView
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.ownership.split_algorithms import split_positions
-from magnetar.core.errors import Conflict, MetadataError, NotFound, PreconditionFailed
+from magnetar.core.errors import (
+    Conflict,
+    MagnetarError,
+    MetadataError,
+    NotFound,
+    PreconditionFailed,
+)
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
-from magnetar.metadata.store import MetadataUnavailable
 
 UNLOAD_TIMEOUT_S: Final = 60.0
 """Deadline for closing the topics of a bundle."""
@@ -84,10 +89,11 @@ class Moves:
     async def _split(self, claim: Claim, cuts: Sequence[int]) -> list[Bundle]:
         try:
             return await self._view.claims.split(claim, cuts)
-        except MetadataUnavailable:
-            # The claim was dropped. A later claim of the parts is a new one, and their topics must
-            # be opened under that.
-            self._topics.abandon(claim.bundle.holds)
+        except MagnetarError:
+            if self._view.claims.get(claim.bundle) is not claim:
+                # It was dropped. A later claim of the bundle or of its parts is a new one, and
+                # their topics must be opened under that.
+                self._topics.abandon(claim.bundle.holds)
             raise
 
     def _held(self, bundle: Bundle) -> Claim:

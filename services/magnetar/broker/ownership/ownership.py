@@ -34,6 +34,7 @@ from magnetar.broker.ownership.records import (
     decode_ownership,
 )
 from magnetar.broker.ownership.rings import Rings
+from magnetar.broker.ownership.strays import Strays
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, MetadataError, ServiceNotReady
 from magnetar.core.log import get_logger
@@ -95,6 +96,7 @@ class ClusterOwnership:
         )
         self._lookups = Lookups(self, store, self._tasks)
         self._moves = Moves(self, topics, self._tasks)
+        self._strays = Strays(self, self._moves, self._tasks)
         self._rules = rules
         self.brokers.add_listener(self._lookups.broker_changed)
         session.add_listener(self.brokers)
@@ -150,6 +152,14 @@ class ClusterOwnership:
     def owner_of(self, bundle: Bundle) -> OwnershipRecord | None:
         """Returns the bundle's owner as the watch last reported it."""
         return self._owners.get(bundle)
+
+    def own_records(self, namespace: NamespaceName) -> list[Bundle]:
+        """Returns the bundles of the namespace that the store says this broker owns."""
+        return [
+            bundle
+            for bundle, owner in self._owners.items()
+            if bundle.namespace == namespace and self.claims.is_own(owner)
+        ]
 
     def bundle_counts(self) -> Mapping[str, int]:
         """Returns the number of owned bundles by broker id."""
@@ -309,15 +319,14 @@ class ClusterOwnership:
             # The follower has seen the claim's own record, so this one is newer, or it is gone.
             self.claims.drop(bundle)
             self._abandon(bundle, "the claim is gone")
+        if owner is not None and self.claims.is_own(owner):
+            ring = self.rings.get(bundle.namespace)
+            if ring is None or bundle not in ring:
+                self._strays.look(bundle.namespace)
         self._lookups.bundle_changed(bundle)
 
     def _ring_changed(self, namespace: NamespaceName) -> None:
-        ring = self.rings.get(namespace)
-        for bundle, claim in list(self.claims.all.items()):
-            if bundle.namespace != namespace or claim.state is not ClaimState.HELD:
-                continue
-            if ring is None or bundle not in ring:
-                self._tasks.start(self._moves.release(claim), f"release {bundle}")
+        self._strays.look(namespace)
         self._lookups.namespace_changed(namespace)
 
     def _abandon(self, bundle: Bundle, reason: str) -> None:

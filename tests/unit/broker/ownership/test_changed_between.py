@@ -26,6 +26,7 @@ from magnetar.broker.ownership.lookup import SUSPENDED_HOLD_S
 from magnetar.broker.ownership.records import OwnershipRecord, broker_key, ownership_key
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.core.errors import PreconditionFailed, ServiceNotReady
+from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.metadata.session import RENEWALS_PER_TTL
 from magnetar.metadata.store import Check, Record
 
@@ -210,8 +211,9 @@ async def test_a_split_overwrites_no_claim_of_a_part() -> None:
         assert broker.owned() == {FIRST}
 
 
+@pytest.mark.parametrize("lost", [True, False])
 @in_virtual_time
-async def test_a_split_that_fails_lets_the_writes_continue_that_waited_for_it() -> None:
+async def test_a_split_that_fails_lets_the_writes_continue_that_waited_for_it(lost: bool) -> None:
     async with Stage() as stage:
         broker, claim = await owning(stage)
         broker.view.running.clear()
@@ -221,13 +223,16 @@ async def test_a_split_that_fails_lets_the_writes_continue_that_waited_for_it() 
         writing = asyncio.ensure_future(broker.ownership.guard(LEDGER))
         await settle()
         assert not writing.done()
-        await stage.store.own(FIRST, STRANGER)
+        await stage.store.own(FIRST if lost else HALVES[1], STRANGER)
         held.go.set()
         with pytest.raises(ServiceNotReady):
             await splitting
         async with asyncio.timeout(1):
-            grant = await writing
-        assert grant.checks == (Check(claim.key, claim.revision),), "the store refuses the write"
+            if lost:
+                with pytest.raises(ManagedLedgerFenced):
+                    await writing
+            else:
+                assert (await writing).checks == (Check(claim.key, claim.revision),)
 
 
 # -- searches

@@ -427,10 +427,21 @@ async def test_a_split_of_a_bundle_that_is_lost_changes_nothing() -> None:
         with pytest.raises(ServiceNotReady, match="is not owned here any more"):
             await broker.ownership.claims.split(claim, CUT)
         assert await stage.store.get(namespace_key(NAMESPACE)) == before
-        assert (claim.state, claim.settled) == (ClaimState.HELD, None)
+        assert broker.owned() == set()
+
+
+@in_virtual_time
+async def test_a_split_in_a_namespace_that_is_gone_leaves_the_claim() -> None:
+    """Until the watch reports the deletion."""
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        claim = broker.ownership.claims.all[FIRST]
+        broker.view.running.clear()
         await stage.store.delete(namespace_key(NAMESPACE))
         with pytest.raises(PreconditionFailed, match="does not exist any more"):
             await broker.ownership.claims.split(claim, CUT)
+        assert (claim.state, claim.settled) == (ClaimState.HELD, None)
 
 
 @in_virtual_time
