@@ -17,14 +17,16 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 from tests.support.server_process import ServerProcess
 
+from magnetar.broker.transactions.transitions import JOINED_MAX
 from magnetar.core.errors import MagnetarError, PersistenceError, PreconditionFailed
 from magnetar.jobs.event_loop import run
-from magnetar_spark.sink import commit, sender
+from magnetar_spark.sink import commit, sender, state
 from magnetar_spark.sink.client.transactions import Coordinator
 from magnetar_spark.sink.commit import abort_batch, commit_batch
 from magnetar_spark.sink.identity import Identity, TaskDone
 from magnetar_spark.sink.journal import Kind
 from magnetar_spark.sink.options import WriteOptions
+from magnetar_spark.sink.settings import TRANSACTIONS_MAX
 from magnetar_spark.sink.state import Journal, Superseded
 from magnetar_spark.sink.task import write_rows
 
@@ -267,6 +269,21 @@ def test_a_task_survives_the_death_of_the_server_and_repeats_nothing(
     assert len(done.txns) > 2
     sink.commit([done])
     assert sink.visible() == values
+
+
+def test_a_batch_of_too_many_transactions_fails_before_it_is_written(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TRANSACTIONS_MAX == JOINED_MAX
+    monkeypatch.setattr(state, "TRANSACTIONS_MAX", 3)
+    identity = sink.run(0)
+    tasks: list[TaskDone | None] = [sink.task(identity, number, "a") for number in range(3)]
+    with pytest.raises(PreconditionFailed, match=r"10000 transactions.*maxBytesPerTrigger"):
+        sink.task(identity, 3, "a")
+    run(abort_batch(sink.options, tasks, identity))
+    again = sink.run(0)
+    sink.commit([sink.task(again, number, str(number)) for number in range(3)])
+    assert sink.visible() == ["0", "1", "2"]
 
 
 def test_a_write_without_a_name_leaves_nothing_open_and_may_be_repeated(sink: Sink) -> None:

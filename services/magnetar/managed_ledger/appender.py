@@ -137,7 +137,7 @@ class Appender:
         self._roll_from = 0.0
         self._roll_at = 0.0
         self._rolling: asyncio.Task[None] | None = None
-        self._creating: asyncio.Future[LedgerWriter] | None = None
+        self._creating: asyncio.Task[LedgerWriter | MagnetarError] | None = None
         self._notifying = False
         self._failed_why = "", 0.0
         """Why appends failed last, and when (loop time)."""
@@ -348,21 +348,18 @@ class Appender:
         self._owner.ledger_ended(info)
 
     async def _open_ledger(self) -> None:
-        if self._creating is None:
-            self._creating = asyncio.get_running_loop().create_task(
-                self._owner.create_ledger(), name="next ledger"
-            )
         # A ledger that is created after the roll timed out is on record nevertheless. The next roll
         # uses it, even if it was created in the same turn of the loop as the timeout.
-        try:
-            writer = await asyncio.shield(self._creating)
-        except BaseException:
-            if self._creating.cancelled() or (
-                self._creating.done() and self._creating.exception() is not None
-            ):
-                self._creating = None
-            raise
+        creating = self._creating
+        if creating is None or _failed(creating):
+            creating = self._context.tasks.start(self._create(), f"next ledger of {self._name}")
+            if creating is None:
+                raise ManagedLedgerClosed(f"{self._name}: the broker is stopping")
+            self._creating = creating
+        writer = await asyncio.shield(creating)
         self._creating = None
+        if isinstance(writer, MagnetarError):
+            raise writer
         self._info = self.index.get(writer.ledger_id)
         self.writer = writer
         self._sent_bytes = self._sent_entries = 0
@@ -371,6 +368,13 @@ class Appender:
         settings, now = self._context.settings, self._context.clock.monotonic()
         self._roll_from = now + settings.rollover_ms_min / 1000
         self._roll_at = now + settings.rollover_ms_max / 1000
+
+    async def _create(self) -> LedgerWriter | MagnetarError:
+        """Creates the next ledger; returns the error, since the roll may have timed out."""
+        try:
+            return await self._owner.create_ledger()
+        except MagnetarError as error:
+            return error
 
     def roll_if_aged(self) -> None:
         """Closes the newest ledger if it is past its age and has nothing in flight.
@@ -437,6 +441,15 @@ class Appender:
             self._start_rolling()
         while (rolling := self._rolling) is not None:
             await asyncio.shield(rolling)
+
+
+def _failed(creating: "asyncio.Task[LedgerWriter | MagnetarError]") -> bool:
+    """Whether a creation has ended without a ledger."""
+    if not creating.done():
+        return False
+    if creating.cancelled() or creating.exception() is not None:
+        return True
+    return isinstance(creating.result(), MagnetarError)
 
 
 _NOTHING: Final[deque[_Group]] = deque(maxlen=0)

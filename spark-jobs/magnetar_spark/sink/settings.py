@@ -21,6 +21,8 @@ SEGMENT_BYTES_MAX: Final = 32 << 20
 """Payloads of a task that have no receipt yet, or that belong to an unfinished transaction."""
 TOPICS_MAX: Final = 1_000
 """Topics and partitions to which a task writes."""
+TRANSACTIONS_MAX: Final = 10_000
+"""Transactions of one run of a batch: brokers commit as many with the leading one."""
 SEND_TIMEOUT_MS_DEFAULT: Final = 30_000
 OPERATION_TIMEOUT_MS_DEFAULT: Final = 30_000
 CONNECT_TIMEOUT_MS_DEFAULT: Final = 10_000

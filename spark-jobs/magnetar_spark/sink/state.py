@@ -29,12 +29,19 @@ from magnetar_spark.sink.journal import (
     decode_record,
     encode_record,
 )
+from magnetar_spark.sink.settings import SEGMENT_BYTES_MAX, TRANSACTIONS_MAX
 
 POLL_S: Final = 0.2
 SETTLE_TIMEOUT_S: Final = 120.0
 """How long the ends of earlier runs' transactions may take."""
 ABORTS_AT_ONCE: Final = 32
 ABORTED: Final = "the batch was aborted before this task began to write"
+TOO_MANY: Final = (
+    f"a batch with exactlyOnce has at most {TRANSACTIONS_MAX} transactions, one for each task and "
+    f"for each {SEGMENT_BYTES_MAX >> 20} MiB that a task writes, and this one has begun more. "
+    "Write less per batch: set maxBytesPerTrigger (or the option of the query's source), divide a "
+    "batch write, or coalesce small partitions. Or write without exactlyOnce"
+)
 
 log = get_logger("magnetar.spark.sink")
 
@@ -227,13 +234,21 @@ class Journal:
         return (await self._read(base, None)).transactions([execution])
 
     async def check_open(self, execution: str, base: Base, position: Position) -> None:
-        """Raises Superseded if the execution was aborted before its record at `position`.
+        """Checks that a task may write in the transaction of its record at `position`.
 
-        The driver that aborts reads the journal after its record, so it ends the transactions of
-        earlier ones. Spark does not wait for the tasks that it kills before it aborts a batch.
+        Raises Superseded if the execution was aborted before that record. The driver that aborts
+        reads the journal after its record, so it ends the transactions of earlier ones. Spark does
+        not wait for the tasks that it kills before it aborts a batch.
+
+        Raises PreconditionFailed if the execution has begun too many transactions: otherwise the
+        batch would be written as a whole before its commit is refused.
         """
-        if (await self._read(base, position)).aborted(execution, position):
+        findings = await self._read(base, position)
+        if findings.aborted(execution, position):
             raise Superseded(ABORTED)
+        # A record may be there twice.
+        if len(set(findings.transactions([execution]))) > TRANSACTIONS_MAX:
+            raise PreconditionFailed(TOO_MANY)
 
     async def _read(self, base: Base, last: Position | None) -> Findings:
         """Reads the records from the base to `last`; None: to the last readable one."""

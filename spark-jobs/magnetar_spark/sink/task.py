@@ -38,7 +38,10 @@ class RecordedTransactions:
         self._prepared: Txn | None = None
 
     async def begin(self) -> Txn:
-        """See `Transacting`. Raises Superseded if the batch was aborted."""
+        """See `Transacting`.
+
+        Raises Superseded if the batch was aborted, PreconditionFailed if it is too large.
+        """
         if (txn := self._prepared) is not None:
             self._prepared = None
             return txn

@@ -10,8 +10,10 @@ from tests.unit.ledger.stage import NAME, Stage, publish, turns
 
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST
+from magnetar.managed_ledger.claim import Grant, unguarded
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import MANAGED_LEDGERS_PREFIX
+from magnetar.metadata.store import MetadataUnavailable
 
 Write = Callable[[ManagedLedger], Awaitable[object]]
 
@@ -73,6 +75,45 @@ async def test_a_ledger_that_is_created_too_late_is_the_next_one(
     again = await stage.factory().open(NAME)
     assert [info.ledger_id for info in again.ledgers] == [1, 2]
     assert not again.fenced
+
+
+async def test_a_creation_that_fails_too_late_fails_no_later_append(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.appender.CREATE_TIMEOUT_S", 0.01)
+    split, splitting = asyncio.Event(), False
+
+    async def guard(name: str) -> Grant:
+        if splitting:
+            await split.wait()
+            raise MetadataUnavailable("the claim could not be read")
+        return await unguarded(name)
+
+    ledger = await Stage().factory(guard=guard).open(NAME)
+    splitting = True
+    with pytest.raises(PersistenceError):
+        await publish(ledger, b"a")
+    (creating,) = [task for task in asyncio.all_tasks() if "next ledger" in task.get_name()]
+    split.set()
+    await asyncio.wait([creating])
+    splitting = False
+    monkeypatch.setattr("magnetar.managed_ledger.appender.CREATE_TIMEOUT_S", 20.0)
+    await publish(ledger, b"b")
+
+
+async def test_a_creation_whose_roll_is_over_ends_with_the_factory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.appender.CREATE_TIMEOUT_S", 0.01)
+    stage = Stage()
+    stage.store = store = HeldStore()
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    store.hold(puts(MANAGED_LEDGERS_PREFIX))
+    with pytest.raises(PersistenceError):
+        await publish(ledger, b"a")
+    await factory.abandon()
+    assert not [task for task in asyncio.all_tasks() if NAME in task.get_name()]
 
 
 async def test_a_cursor_whose_write_took_too_long_is_written_by_the_next(

@@ -423,6 +423,26 @@ async def test_inactive_producers_are_forgotten_but_not_those_attached() -> None
         assert topic.deduplication.last_sequence_ids == {"stays": 0}
 
 
+async def test_a_producer_that_was_idle_until_a_crash_is_not_forgotten_before_it_returns() -> None:
+    async with stage(**ON, deduplication_inactivity_minutes=60) as s:
+        topic = await s.topic()
+        idle, _ = await attach(topic, "idle")
+        await send(topic, idle, *ids("idle", 0, 1, 2))
+        assert topic.deduplication is not None
+        topic.deduplication.store()
+        await turns(60)
+        s.clock.advance(2 * HOUR_MS)  # no new entries, so no snapshot has this time
+        topic = await crashed(s, topic)
+        await s.service.upkeep.sweep_deduplication()
+        idle, _ = await attach(topic, "idle")
+        assert idle.last_sequence_id == 2
+        topic.remove_producer(idle)
+        s.clock.advance(HOUR_MS + 1_000)
+        await s.service.upkeep.sweep_deduplication()
+        assert topic.deduplication is not None
+        assert topic.deduplication.last_sequence_ids == {}
+
+
 async def test_above_the_bound_the_ids_used_least_recently_are_forgotten() -> None:
     async with stage(**ON, deduplication_producers_max=3) as s:
         topic = await s.topic()

@@ -5,7 +5,8 @@ runs of its name have an outcome, so `last_sequence_id` of PRODUCER_SUCCESS is a
 that continues after it loses nothing.
 
 Bounds: the ids of at most `producers_max` names are kept, plus those of attached producers. The
-least recently used ids are forgotten first, and ids that were unused for `inactivity_s`. Each sweep
+least recently used ids are forgotten first, and ids that were unused for `inactivity_s` since this
+broker loaded the topic, by a clock that no leap of the wall clock makes too early. Each sweep
 counts and logs them, because the duplicates of such a producer are stored if it returns.
 """
 
@@ -101,6 +102,9 @@ class Deduplication:
         replayed = 0
         if snapshot is not None:
             self._sequences = dict(snapshot.producers)
+            for sequence in self._sequences.values():
+                # A snapshot may be old: its producers may have been attached until a moment ago.
+                sequence.used_ms = self._clock.now_ms()
             replayed = await read_tail(ledger, snapshot.position, self._replayed)
         self.snapshots.begin(replayed)
         ledger.add_append_listener(self.snapshots.entries_confirmed)

@@ -61,6 +61,8 @@ class Expiry:
 
     def look_up_ms(self, deadline_ms: int) -> int:
         """Returns when the record of an open transaction is due to be read, before the grace."""
+        # On the wall clock, as the deadline. A leap only makes a read early or late, and forgets
+        # nothing: a read applies no outcome but the recorded one.
         age_s = self._clock.monotonic() - self._began_s
         return min(deadline_ms, self._clock.now_ms() + int(max(age_s, LOOK_AGAIN_S) * 1000))
 
