@@ -152,6 +152,19 @@ def test_a_consumer_is_closed_after_it_has_unsubscribed(client: pulsar.Client, t
     consumer.close()
 
 
+def test_consumers_and_readers_are_closed_after_their_client(
+    connect: ConnectClient, topic: str
+) -> None:
+    client = connect()
+    consumer = client.subscribe(topic, "sub")
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    client.close()
+    consumer.close()
+    reader.close()
+    with pytest.raises(pulsar.AlreadyClosed):
+        consumer.receive(10)
+
+
 def test_a_reader_with_a_listener_does_not_read(client: pulsar.Client, topic: str) -> None:
     reader = client.create_reader(
         topic, pulsar.MessageId.earliest, reader_listener=lambda _reader, _message: None

@@ -291,9 +291,11 @@ def test_sending_from_many_threads_loses_nothing(client: pulsar.Client, topic: s
 
 
 def test_nothing_may_be_sent_after_closing(client: pulsar.Client, topic: str) -> None:
-    producer = client.create_producer(topic)
+    producer = client.create_producer(topic, producer_name="named")
     assert producer.is_connected()
+    producer.send(b"first")
     producer.close()
     assert not producer.is_connected()
+    assert (producer.producer_name(), producer.last_sequence_id()) == ("named", 0)
     with pytest.raises(pulsar.AlreadyClosed):
         producer.send(b"late")

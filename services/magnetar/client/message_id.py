@@ -10,6 +10,8 @@ import msgspec
 
 from magnetar.client.errors import InvalidConfiguration
 
+_NOT_AN_ID: Final = "These bytes are not a serialized message id"
+
 
 class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The position of a message in its topic."""
@@ -48,6 +50,11 @@ class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
     def __ge__(self, other: "MessageId") -> bool:
         return self._order() >= other._order()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the id without the received entry, which stays in its process."""
+        place = self.ledger_id, self.entry_id, self.partition, self.batch_index, self.batch_size
+        return type(self), (*place, self.topic, self.first_chunk)
+
     def __repr__(self) -> str:
         return f"MessageId({self}, {self.topic})" if self.topic else f"MessageId({self})"
 
@@ -69,9 +76,12 @@ class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
         from magnetar.wire._pb.PulsarApi_pb2 import MessageIdData
 
         try:
-            return cls.from_wire(MessageIdData.FromString(data), topic)
-        except (DecodeError, AttributeError) as error:
-            raise InvalidConfiguration("These bytes are not a serialized message id") from error
+            wire = MessageIdData.FromString(data)
+        except (DecodeError, TypeError) as error:
+            raise InvalidConfiguration(_NOT_AN_ID) from error
+        if not wire.IsInitialized():  # other fields would have been taken for zeros
+            raise InvalidConfiguration(_NOT_AN_ID)
+        return cls.from_wire(wire, topic)
 
     def to_wire(self) -> Any:
         """Returns the id as `MessageIdData`."""

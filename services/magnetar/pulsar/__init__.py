@@ -11,7 +11,7 @@ Programs that use what the official client 3.13 documents run unchanged, without
 `docs/use/migration-python.md` lists what is left out; its use raises an error that names it.
 """
 
-from magnetar.pulsar import exceptions, schema
+from magnetar.pulsar import _pulsar, exceptions, schema
 from magnetar.pulsar.authentication import (
     Authentication,
     AuthenticationAthenz,
@@ -94,6 +94,7 @@ __all__ = [
     "ServiceInfo",
     "ServiceInfoProvider",
     "TableView",
+    "_pulsar",
     "exceptions",
     "schema",
 ]

@@ -52,8 +52,8 @@ def refuse_cumulative(kind: SubscriptionType) -> None:
     """Raises the official exception for types that have no cumulative acknowledgment."""
     if kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
         raise CumulativeAcknowledgementNotAllowedError(
-            "Pulsar error: CumulativeAcknowledgementNotAllowedError: acknowledge the messages of a "
-            "Shared or KeyShared subscription one by one"
+            "Pulsar error: ResultCumulativeAcknowledgementNotAllowedError: acknowledge the "
+            "messages of a Shared or KeyShared subscription one by one"
         )
 
 
@@ -168,7 +168,7 @@ class Consumer(ConsumerFacts):
     def seek(self, messageid: AnyMessageId | int) -> None:
         """Moves the subscription to a message, or to a publish time in ms since 1970."""
         to = target_of(messageid)
-        with translated():
+        with translated(), translated_ids():
             self._consumer.seek(to, inclusive=self._inclusive)
 
     def get_last_message_id(self) -> MessageId:
@@ -185,8 +185,8 @@ class Consumer(ConsumerFacts):
         self._client._forget(self)
 
     def close(self) -> None:
-        """Closes the consumer; raises AlreadyClosed if it is closed."""
-        if self._unsubscribed:
+        """Closes the consumer; raises AlreadyClosed if it is closed, but not by its client."""
+        if self._unsubscribed or self._client._closed:
             return  # programs do both
         refuse_closed(self._consumer.refusal)
         self._stop_listening()
@@ -263,7 +263,9 @@ class Reader(ReaderFacts):
             self._reader.seek(to, inclusive=self._reader.options.inclusive)
 
     def close(self) -> None:
-        """Closes the reader; raises AlreadyClosed if it is closed."""
+        """Closes the reader; raises AlreadyClosed if it is closed, but not by its client."""
+        if self._client._closed:
+            return
         refuse_closed(self._reader._inner._consumer.refusal)
         self._stop_listening()
         with translated():

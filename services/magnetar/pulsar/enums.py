@@ -64,6 +64,27 @@ class Result(_Official):
     Interrupted = 45
 
 
+class SchemaType(_Official):
+    """The type of a schema."""
+
+    NONE = 0
+    STRING = 1
+    JSON = 2
+    PROTOBUF = 3
+    AVRO = 4
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FLOAT = 10
+    DOUBLE = 11
+    KEY_VALUE = 15
+    PROTOBUF_NATIVE = 20
+    BYTES = -1
+    AUTO_CONSUME = -3
+    AUTO_PUBLISH = -4
+
+
 class CompressionType(_Official):
     """The compression of payloads."""
 

@@ -83,7 +83,8 @@ class EncryptionContext:
 class Message:
     """A received message."""
 
-    __slots__ = ("_message", "_schema")
+    # Programs set attributes of their own; without one, a message has no dictionary.
+    __slots__ = ("__dict__", "__weakref__", "_message", "_schema")
 
     def __init__(self, message: own.Message[bytes], schema: Decoder) -> None:
         self._message = message

@@ -16,11 +16,19 @@ class MessageId:
     latest: ClassVar["MessageId"]
     """After the last message of a topic."""
 
-    __slots__ = ("_msg_id",)
+    __slots__ = ("__dict__", "__weakref__", "_msg_id")
 
     def __init__(
         self, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1
     ) -> None:
+        for name, number in (
+            ("partition", partition),
+            ("ledger_id", ledger_id),
+            ("entry_id", entry_id),
+            ("batch_index", batch_index),
+        ):
+            if not isinstance(number, int):
+                raise TypeError(f"Argument {name} must be of type int, not {type(number).__name__}")
         self._msg_id = own.MessageId(ledger_id, entry_id, partition, batch_index)
 
     def ledger_id(self) -> int:
@@ -54,7 +62,7 @@ class MessageId:
     @classmethod
     def wrap(cls, msg_id: AnyMessageId) -> "MessageId":
         """Returns the id in this class."""
-        wrapped = cls()
+        wrapped = cls.__new__(cls)
         wrapped._msg_id = own_id(msg_id)
         return wrapped
 

@@ -55,8 +55,23 @@ _RESULTS: Final[tuple[tuple[type[errors.ClientError], Result], ...]] = (
 )
 _QUOTA_EXCEPTION: Final = 8
 """The protocol's number of a quota whose producers get an exception."""
-_OTHER_NAMES: Final = {Result.Timeout: "TimeOut"}
-"""In texts, the official client names this one otherwise."""
+_PREFIXED: Final = (
+    Result.ConsumerAssignError,
+    Result.CumulativeAcknowledgementNotAllowedError,
+    Result.Interrupted,
+    Result.InvalidTxnStatusError,
+    Result.MemoryBufferIsFull,
+    Result.NotAllowedError,
+    Result.ProducerFenced,
+    Result.TransactionConflict,
+    Result.TransactionCoordinatorNotFoundError,
+    Result.TransactionNotFound,
+)
+_OTHER_NAMES: Final = {
+    Result.Timeout: "TimeOut",
+    **{result: f"Result{result.name}" for result in _PREFIXED},
+}
+"""In texts, the official client names these otherwise."""
 
 
 def result_of(error: BaseException) -> Result:
@@ -95,7 +110,7 @@ def translated() -> Iterator[None]:
         raise exception_of(error) from error
     except KeyboardInterrupt as error:
         # The official client ends a waiting call so, and not by KeyboardInterrupt.
-        raise Interrupted("Pulsar error: Interrupted") from error
+        raise Interrupted(f"Pulsar error: {text_of(Result.Interrupted)}") from error
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class ConsumerKeySharedPolicy:
         check_type(KeySharedMode, key_shared_mode, "key_shared_mode")
         check_type(bool, allow_out_of_order_delivery, "allow_out_of_order_delivery")
         check_type_or_none((list, tuple), sticky_ranges, "sticky_ranges")
-        if key_shared_mode == KeySharedMode.Sticky and sticky_ranges is None:
+        if key_shared_mode == KeySharedMode.Sticky and not sticky_ranges:
             raise ValueError("key_shared_mode=KeySharedMode.Sticky needs sticky_ranges")
         if key_shared_mode == KeySharedMode.AutoSplit and sticky_ranges:
             raise ValueError("sticky_ranges need key_shared_mode=KeySharedMode.Sticky")

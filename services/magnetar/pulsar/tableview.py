@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.client import sync
+from magnetar.pulsar.checks import check_type
 from magnetar.pulsar.outcomes import translated
 from magnetar.pulsar.schema.schema import BytesSchema, Schema, StringSchema
 
@@ -34,6 +35,7 @@ class TableView:
 
     def get(self, key: str) -> Any:
         """Returns the value of a key; None if there is none."""
+        check_type(str, key, "key")
         data = self._view.get(key)
         return None if data is None else self._schema.decode(data)
 

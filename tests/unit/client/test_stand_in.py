@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import pickle
 import signal
 import threading
 import warnings
@@ -16,6 +17,7 @@ import pulsar.schema as official_schema
 import pytest
 
 import magnetar.pulsar as stand_in
+from magnetar.client import MessageId as OwnMessageId
 from magnetar.client import errors
 from magnetar.client.options import Batching, RoundRobin, SinglePartition
 from magnetar.pulsar import asyncio as stand_in_asyncio
@@ -29,13 +31,13 @@ DEADLINE_S = 20.0
 ENUMS = (
     "BatchingType", "CompressionType", "ConsumerCryptoFailureAction", "ConsumerType",
     "InitialPosition", "KeySharedMode", "LoggerLevel", "PartitionsRoutingMode",
-    "ProducerAccessMode", "RegexSubscriptionMode", "Result",
+    "ProducerAccessMode", "RegexSubscriptionMode", "Result", "SchemaType",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ENUMS)
 def test_enumerations_are_those_of_the_official_client(name: str) -> None:
-    ours, theirs = getattr(stand_in, name), getattr(official, name)
+    ours, theirs = getattr(stand_in._pulsar, name), getattr(_pulsar, name)
     assert {key: int(member) for key, member in ours.__members__.items()} == {
         key: int(member) for key, member in theirs.__members__.items()
     }
@@ -61,6 +63,7 @@ def test_exceptions_are_those_of_the_official_client() -> None:
         (errors.server_error(18, "x"), stand_in.IncompatibleSchema),
         (errors.MessageTooBig("x"), stand_in.MessageTooBig),
         (errors.SendFailed("x"), stand_in.UnknownError),
+        (errors.ProducerFenced("x"), stand_in.ProducerFenced),
     ],
 )
 def test_errors_become_exceptions(
@@ -68,7 +71,8 @@ def test_errors_become_exceptions(
 ) -> None:
     raised = exception_of(error)
     assert type(raised) is kind
-    assert str(raised).startswith("Pulsar error: ")
+    name = {"Timeout": "TimeOut", "ProducerFenced": "ResultProducerFenced"}.get(kind.__name__)
+    assert str(raised).startswith(f"Pulsar error: {name or kind.__name__}: ")
 
 
 @pytest.mark.parametrize("name", sorted(set(dir(official)) - {"annotations"}))
@@ -82,6 +86,18 @@ def test_each_name_is_there_or_refused_by_name(name: str) -> None:
     else:
         with pytest.raises(ImportError, match=f"magnetar.pulsar has no {name}: "):
             getattr(stand_in, name)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in dir(_pulsar) if name[0] != "_"))
+def test_each_name_of_the_library_is_there_or_refused_by_name(name: str) -> None:
+    if name in stand_in._pulsar.__all__:
+        ours = getattr(stand_in._pulsar, name)
+        assert ours is getattr(stand_in, name, ours)
+        assert issubclass(ours, Exception) == issubclass(getattr(_pulsar, name), Exception)
+    else:
+        assert name not in ENUMS
+        with pytest.raises(ImportError, match=f"_pulsar has no {name}: "):
+            getattr(stand_in._pulsar, name)
 
 
 def records(module: Any) -> Any:
@@ -134,6 +150,36 @@ def test_records_have_the_definitions_and_bytes_of_the_official_client(kind: str
     assert encoded == their_schema.encode(their_value)
     assert str(our_schema.decode(encoded).name) == str(their_schema.decode(encoded).name) == "n"
     assert our_schema.decode(encoded) == our_value or kind == "JsonSchema"
+    assert our_schema.schema_info().schema_type().name == declared.schema_type().name
+    assert list(vars(our_value)) == list(vars(their_value))
+
+
+def test_a_value_that_does_not_fit_its_schema_raises_what_fastavro_does() -> None:
+    definition = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "string"}]}
+    for module in (schema, official_schema):
+        avro: Any = module.AvroSchema(None, definition)
+        with pytest.raises(ValueError, match="no value"):
+            avro.encode({})
+        with pytest.raises(TypeError, match="must be string"):
+            avro.encode({"n": 5})
+
+
+def test_a_schema_of_the_program_declares_its_type() -> None:
+    class Raw(schema.Schema):
+        def __init__(self, kind: Any) -> None:
+            super().__init__(bytes, kind, None, "RAW")
+
+        def encode(self, obj: Any) -> bytes:
+            return bytes(obj)
+
+        def decode(self, data: bytes) -> Any:
+            return data
+
+    assert Raw(stand_in._pulsar.SchemaType.JSON).schema_info().schema_type() == 2
+    with pytest.raises(ValueError, match="AUTO_PUBLISH"):
+        Raw(stand_in._pulsar.SchemaType.AUTO_PUBLISH)
+    with pytest.raises(ValueError, match="schema_type"):
+        Raw("JSON")
 
 
 @pytest.mark.parametrize(
@@ -254,6 +300,8 @@ def test_each_cluster_of_a_failover_has_its_own_credentials() -> None:
 def test_refused_policies() -> None:
     with pytest.raises(ValueError, match="range"):
         stand_in.ConsumerKeySharedPolicy(stand_in.KeySharedMode.Sticky, sticky_ranges=[(5, 1)])
+    with pytest.raises(ValueError, match="needs sticky_ranges"):
+        stand_in.ConsumerKeySharedPolicy(stand_in.KeySharedMode.Sticky, sticky_ranges=[])
 
 
 @pytest.mark.parametrize(
@@ -392,8 +440,18 @@ def test_message_ids_compare_and_print_as_the_official_ones() -> None:
     assert stand_in.MessageId.earliest < ours < stand_in.MessageId.latest
     again = stand_in.MessageId.deserialize(theirs.serialize())
     assert again == ours
-    with pytest.raises(ValueError, match="not a serialized message id"):
-        stand_in.MessageId.deserialize(b"\xff")
+    for damaged in (b"\xff", b"", b"\x08\x05", "text"):
+        with pytest.raises(ValueError, match="not a serialized message id"):
+            stand_in.MessageId.deserialize(damaged)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="serialized message id"):
+            official.MessageId.deserialize(damaged)
+    with pytest.raises(TypeError, match="entry_id"):
+        stand_in.MessageId(1, 2, "3", 4)  # type: ignore[arg-type]
+    ours.note = "of the program"  # type: ignore[attr-defined]
+    received = OwnMessageId(2, 3, 1, 4, 9, "t", OwnMessageId(2, 1), memoryview(b"an entry"))
+    copied = pickle.loads(pickle.dumps(stand_in.MessageId.wrap(received)))  # noqa: S301
+    assert (copied, copied._msg_id.topic, copied._msg_id.batch_size) == (ours, "t", 9)
+    assert (copied._msg_id.first_chunk, copied._msg_id.entry) == (OwnMessageId(2, 1), None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert str(stand_in.MessageId.earliest) == str(official.MessageId.earliest)

@@ -64,6 +64,8 @@ class Producer(Generic[T]):
         self._cipher: ProducerCipher | None = None
         self._opened_at = context.loop.time()
         self._lanes: list[PartitionProducer] = []
+        self._ended_as: tuple[str, int] | None = None
+        """The name and the last sequence id, once the producer has ended."""
         self._lazy = LazyLanes() if options.lazy else None
         self._router: Router  # exists once open
         self._growth: asyncio.Task[Any] | None = None
@@ -164,6 +166,8 @@ class Producer(Generic[T]):
     @property
     def name(self) -> str:
         """The name by which the broker knows the producer."""
+        if self._ended_as is not None:
+            return self._ended_as[0]
         lanes = self._attached
         return lanes[0].name if lanes else self.options.name
 
@@ -185,7 +189,9 @@ class Producer(Generic[T]):
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id that was stored; -1 before the first."""
-        return max((lane.last_sequence_id for lane in self._lanes), default=-1)
+        if self._ended_as is not None:
+            return self._ended_as[1]
+        return _last_sequence_id(self._lanes)
 
     @property
     def connected(self) -> bool:
@@ -447,7 +453,8 @@ class Producer(Generic[T]):
             self.on_close(self)
         if self._growth is not None:
             self._growth.cancel()
-        attached, lanes, self._lanes = self._attached, self._lanes, []
+        name, attached, lanes = self.name, self._attached, self._lanes
+        self._lanes, self._ended_as = [], (name, _last_sequence_id(lanes))
         if flush_timeout_s is None:
             flush_timeout_s = self._context.options.operation_timeout_s
         try:
@@ -458,6 +465,7 @@ class Producer(Generic[T]):
             _give_up(lanes)  # a cancelled call does not wait for the broker
             raise
         finally:
+            self._ended_as = name, _last_sequence_id(lanes)
             notify(self.options.interceptors, "close")
 
     def moved(self) -> None:
@@ -470,6 +478,8 @@ class Producer(Generic[T]):
         self.refusal = error
         for lane in self._lanes:
             lane.refusal = error
+        if self._ended_as is None:
+            self._ended_as = self.name, _last_sequence_id(self._lanes)
         self._lanes = []  # `close` has nothing to close here
 
     async def __aenter__(self) -> "Producer[T]":
@@ -482,6 +492,10 @@ class Producer(Generic[T]):
         traceback: "TracebackType | None",
     ) -> None:
         await self.close()
+
+
+def _last_sequence_id(lanes: list[PartitionProducer]) -> int:
+    return max((lane.last_sequence_id for lane in lanes), default=-1)
 
 
 async def _close_all(lanes: list[PartitionProducer]) -> None:

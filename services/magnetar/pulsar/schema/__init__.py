@@ -1,5 +1,6 @@
 """Schemas of the official client: records of fields, in JSON, Avro or Protobuf."""
 
+from magnetar.pulsar.enums import SchemaType
 from magnetar.pulsar.schema.definition import (
     Array,
     Boolean,
@@ -24,7 +25,6 @@ from magnetar.pulsar.schema.schema import (
     SchemaInfo,
     StringSchema,
 )
-from magnetar.schemas.model import SchemaType
 
 __all__ = [
     "Array",

@@ -16,7 +16,7 @@ from copy import copy
 from enum import Enum, EnumMeta
 from typing import Any, ClassVar
 
-STATE = ("_default", "_required_default", "_required")
+STATE = ("_required_default", "_default", "_required")
 """Attributes of a record that describe it as a field of another."""
 
 
@@ -313,7 +313,7 @@ class Record(metaclass=RecordMeta):
         """`kwargs` are values of fields; names that are no fields are those of later versions."""
         if type(self) is Record:
             raise TypeError("Record has no fields: use a subclass that has")
-        for name, value in zip(STATE, (default, required_default, required), strict=True):
+        for name, value in zip(STATE, (required_default, default, required), strict=True):
             object.__setattr__(self, name, value)
         for name, field in self._fields.items():
             if name in kwargs:

@@ -9,13 +9,16 @@ from typing import Any, Self
 
 from google.protobuf.message import Message as ProtobufMessage
 
+from magnetar.client.errors import SchemaFailed
 from magnetar.client.schema import ProtobufNativeSchema as OwnProtobufSchema
 from magnetar.client.schema import Schema as OwnSchema
 from magnetar.client.schema.avro import AvroCodec
+from magnetar.pulsar.checks import check_type
+from magnetar.pulsar.enums import SchemaType
 from magnetar.pulsar.message import Message
 from magnetar.pulsar.schema.definition import STATE, Record
 from magnetar.schemas.model import SchemaInfo as OwnSchemaInfo
-from magnetar.schemas.model import SchemaType
+from magnetar.schemas.model import SchemaType as OwnSchemaType
 
 log = logging.getLogger("magnetar.pulsar")
 
@@ -24,16 +27,20 @@ class SchemaInfo:
     """What a schema declares to the broker."""
 
     def __init__(self, schema_type: SchemaType, name: str, schema: str) -> None:
-        self._info = OwnSchemaInfo(schema_type, schema.encode(), name=name)
+        check_type(SchemaType, schema_type, "schema_type")
+        kind = OwnSchemaType.__members__.get(schema_type.name)
+        if kind is None:
+            raise ValueError(f"Argument schema_type must be declared by a schema: {schema_type}")
+        self._info = OwnSchemaInfo(kind, schema.encode(), name=name)
 
     @classmethod
     def wrap(cls, info: OwnSchemaInfo) -> Self:
         """Returns a declaration of `magnetar.client` in this class."""
-        return cls(info.type, info.name, info.data.decode())
+        return cls(SchemaType[info.type.name], info.name, info.data.decode())
 
     def schema_type(self) -> SchemaType:
         """The type."""
-        return self._info.type
+        return SchemaType[self._info.type.name]
 
     def name(self) -> str:
         """The name."""
@@ -161,7 +168,12 @@ class AvroSchema(Schema):
             self._validate_object_type(obj)
         elif not isinstance(obj, dict):
             raise ValueError("With schema_definition, a value is a dictionary")
-        return self._codec.encode(_avro_value(obj))
+        try:
+            return self._codec.encode(_avro_value(obj))
+        except SchemaFailed as error:
+            # Programs catch what fastavro raises in the official client.
+            kind = TypeError if isinstance(error.__cause__, TypeError) else ValueError
+            raise kind(error.message) from error
 
     def encode_dict(self, d: dict[str, Any]) -> dict[str, Any]:
         """Returns a dictionary with what Avro encodes in the place of records and enumerations."""
@@ -226,7 +238,7 @@ class Declared(OwnSchema[bytes]):
 
     def __init__(self, schema: Schema) -> None:
         info = schema.schema_info()._info
-        self._info = None if info.type is SchemaType.BYTES else info
+        self._info = None if info.type is OwnSchemaType.BYTES else info
         self.needs_writer = schema.needs_writer
         self.writers: dict[bytes, bytes] = {}
 
@@ -246,7 +258,7 @@ class Declared(OwnSchema[bytes]):
         return data
 
     def learn(self, version: bytes, info: OwnSchemaInfo) -> None:
-        if info.type is SchemaType.AVRO:
+        if info.type is OwnSchemaType.AVRO:
             self.writers[version] = info.data
         else:
             self.learn_failure(version, f"its schema is {info.type.name}, not AVRO")
