@@ -7,7 +7,9 @@
 - Batch remains: for partly acked entries, the bits of the messages that are not acked.
 
 Between calls: the entry after mark-delete is not acked; no bitmap is empty or holds an entry at or
-before mark-delete; no entry with remains is acked. Acks of entries that do not exist (trimmed,
+before mark-delete; no entry with remains is acked. One exception: if entries after mark-delete were
+trimmed, an artifact may have them, so only an ack of the consumer takes mark-delete past them: the
+entry after them may be acked as an aborted one. Acks of entries that do not exist (trimmed,
 never written) change nothing: clients send the ids, so they are only accepted within the index.
 
 `fresh` collects the acks beyond mark-delete since the last `take_fresh`, so that logging the state
@@ -24,6 +26,7 @@ from pyroaring import BitMap
 from magnetar.core.errors import TransactionConflict
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.id_runs import run_count, run_end, runs
 from magnetar.managed_ledger.index import LedgerIndex
 from magnetar.managed_ledger.pending_acks import Part, PendingAcks, Txn, TxnAcks
 
@@ -31,51 +34,6 @@ ENTRY_ID_MAX: Final = 2**32 - 1
 """Bitmaps hold 32-bit ids; ledgers are rolled over long before."""
 BATCH_MESSAGES_MAX: Final = 1 << 20
 """The largest batch size of a client that is believed; larger ones are ignored."""
-
-
-def run_end(bitmap: BitMap, entry_id: int) -> int:
-    """Returns the last id of the run of set ids after `entry_id`, or `entry_id` itself."""
-    if entry_id + 1 not in bitmap:
-        return entry_id
-    if entry_id + 2 not in bitmap:
-        return entry_id + 1
-    first = entry_id + 1
-    good, step = first, 1
-    while bitmap.contains_range(first, good + step + 1):
-        good += step
-        step *= 2
-    while step > 1:
-        step //= 2
-        if bitmap.contains_range(first, good + step + 1):
-            good += step
-    return good
-
-
-def run_start(bitmap: BitMap, entry_id: int) -> int:
-    """Returns the first id of the run of set ids that ends with `entry_id`, which is set."""
-    first, step = entry_id, 1
-    while first - step >= 0 and bitmap.contains_range(first - step, entry_id + 1):
-        first -= step
-        step *= 2
-    while step > 1:
-        step //= 2
-        if first - step >= 0 and bitmap.contains_range(first - step, entry_id + 1):
-            first -= step
-    return first
-
-
-def runs(bitmap: BitMap) -> Iterator[tuple[int, int]]:
-    """Yields the runs of consecutive ids, each as (first, last)."""
-    start = bitmap.next_set_bit(0) if bitmap else None
-    while start is not None:
-        last = run_end(bitmap, start)
-        yield start, last
-        start = bitmap.next_set_bit(last + 1) if last < bitmap.max() else None
-
-
-def run_count(bitmap: BitMap) -> int:
-    """Returns the number of runs of consecutive ids."""
-    return len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1))
 
 
 class Fresh:
@@ -175,6 +133,8 @@ class AckState:
                     fresh[ledger_id].add(entry_id)
                 else:
                     fresh[ledger_id] = BitMap((entry_id,))
+            if (md_ledger, md_entry) < self._index.trimmed_to:
+                self._advance_if_acked()  # over trimmed entries, to aborted ones before this one
         if not self._dirty:
             self._touched()
 
@@ -252,15 +212,28 @@ class AckState:
 
     def ack_entries(self, ledger_id: int, entries: BitMap) -> None:
         """Acks whole entries of one ledger, as far as they exist."""
+        if self._add_entries(ledger_id, entries):
+            self._advance_if_acked()
+
+    def skip_entries(self, ledger_id: int, entries: BitMap) -> None:
+        """Acks aborted entries, which no consumer gets.
+
+        Mark-delete does not pass trimmed entries on the way: an artifact may have them.
+        """
+        if self._add_entries(ledger_id, entries) and self.mark_delete >= self._index.trimmed_to:
+            self._advance_if_acked()
+
+    def _add_entries(self, ledger_id: int, entries: BitMap) -> bool:
+        """Adds entries to those beyond mark-delete; returns whether one of them is new."""
         low = self._md_entry + 1 if ledger_id == self._md_ledger else 0
         last = self._index.last_entry_of(ledger_id)
         if ledger_id < self._md_ledger or last < low:
-            return
+            return False
         added = entries & BitMap(range(low, last + 1))
         if (holes := self._holes.get(ledger_id)) is not None:
             added -= holes
         if not added:
-            return
+            return False
         self._holes[ledger_id] = added if holes is None else holes | added
         self._holes_count += len(added)
         for key in [at for at in self._batches if at[0] == ledger_id and at[1] in added]:
@@ -268,19 +241,19 @@ class AckState:
         if self._tracked:
             fresh = self._changes().holes
             fresh[ledger_id] = fresh[ledger_id] | added if ledger_id in fresh else added.copy()
-        self._advance_if_acked()
         if not self._dirty:
             self._touched()
+        return True
 
-    def ack_all_of(self, other: "AckState") -> None:
-        """Acks every entry that `other`, a state of the same log, has acked."""
+    def skip_all_of(self, other: "AckState") -> None:
+        """Acks every entry that `other`, the aborted entries of the same log, has acked."""
         end = other.mark_delete
         for info in self._index.infos if self.mark_delete < end else ():
             count = info.entries if info.ledger_id < end.ledger_id else end.entry_id + 1
             if info.ledger_id <= end.ledger_id and count > 0:  # an artifact may have earlier ones
-                self.ack_entries(info.ledger_id, BitMap(range(count)))
+                self.skip_entries(info.ledger_id, BitMap(range(count)))
         for ledger_id, entries in other.holes.items():
-            self.ack_entries(ledger_id, entries)
+            self.skip_entries(ledger_id, entries)
 
     def forget_trimmed(self) -> None:
         """Drops the acks of ledgers before the first kept one."""
@@ -308,7 +281,7 @@ class AckState:
                 entry_id = run_end(bitmap, entry_id)
                 self._drop_up_to(ledger_id, entry_id)
             last = index.last_entry_of(ledger_id)
-            if not holes or entry_id < last:
+            if not holes or entry_id < last or (ledger_id, entry_id) < index.trimmed_to:
                 break
             after = index.ledger_after(ledger_id)
             if after is None:
@@ -506,6 +479,8 @@ class AckState:
             after = index.ledger_after(ledger_id)
             if entry_id < index.last_entry_of(ledger_id) or after is None:
                 break
+            if (ledger_id, entry_id) < index.trimmed_to:
+                break
             bitmap = self._holes.get(after.ledger_id)
             if bitmap is None or 0 not in bitmap:
                 break
@@ -577,8 +552,10 @@ class AckState:
         for key, left in batches.items():
             if not self.is_acked(*key) and key[1] <= self._index.last_entry_of(key[0]):
                 self._batches[key] = left
-        # The next entry may be acked if the ledgers between were trimmed since.
-        self._advance_if_acked()
+        # The next entry may be acked if the ledgers between were trimmed since. If more of them were
+        # trimmed, an artifact may have entries that are not acked: the next ack passes them.
+        if self.mark_delete >= self._index.trimmed_to:
+            self._advance_if_acked()
 
     def _advance_if_acked(self) -> None:
         if self._holes and (first := self.oldest_unacked) is not None and self.is_acked(*first):

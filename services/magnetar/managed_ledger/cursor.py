@@ -270,7 +270,7 @@ class Cursor(AckState):
         self._check_open()
         self._reset(mark_delete_before(self._index, position, before_kept=before_kept))
         if (aborted := self._owner.aborted) is not None:
-            self.ack_all_of(aborted)
+            self.skip_all_of(aborted)
         self.read_position = self._index.next_position(*self.mark_delete)
         if self._log is not None:
             self._log.rebase()
@@ -364,6 +364,10 @@ class Cursor(AckState):
 
     def ack_entries(self, ledger_id: int, entries: BitMap) -> None:
         super().ack_entries(ledger_id, entries)
+        self.skip_acked()
+
+    def skip_entries(self, ledger_id: int, entries: BitMap) -> None:
+        super().skip_entries(ledger_id, entries)
         self.skip_acked()
 
     def skip_acked(self) -> None:

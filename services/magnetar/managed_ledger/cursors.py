@@ -159,7 +159,7 @@ class Cursors:
         """Adds a created or restored cursor, unless the instance has ended."""
         self._tenure.check()
         if self.aborted is not None and cursor.name not in PAYLOAD_CURSORS:
-            cursor.ack_all_of(self.aborted)
+            cursor.skip_all_of(self.aborted)
         self.live[cursor.name] = cursor
         self._owner.cursors_changed()
         return cursor
@@ -182,7 +182,7 @@ class Cursors:
         self._tenure.check()
         self.aborted = aborted
         for cursor in self.skipping():
-            cursor.ack_all_of(aborted)
+            cursor.skip_all_of(aborted)
         self._retire(aborted, cursor_log)
 
     async def _restore(self, name: str, cursor_log: CursorLog) -> Cursor | None:

@@ -59,11 +59,14 @@ class LedgerIndex:
         "infos",
         "last_entry",
         "last_ledger",
+        "trimmed_to",
     )
 
     def __init__(self, last: Position = EARLIEST) -> None:
         self.infos: list[LedgerInfo] = []
         self.last_ledger, self.last_entry = last
+        self.trimmed_to = last
+        """The last entry that was trimmed; EARLIEST if there is none."""
         self._by_id: dict[int, LedgerInfo] = {}
         self._rank_end = 0
         self._size_end = 0
@@ -131,6 +134,9 @@ class LedgerIndex:
 
     def remove(self, ledger_ids: set[int]) -> None:
         """Removes ledgers: a head of the list, or an empty last one. Ranks do not change."""
+        for info in self.infos:
+            if info.ledger_id in ledger_ids and info.entries:
+                self.trimmed_to = Position(info.ledger_id, info.entries - 1)
         self._rank_end = self.rank_end
         if self.infos:
             last = self.infos[-1]

@@ -395,7 +395,7 @@ class ManagedLedger:
         await aborted.flush()
         for cursor in self._cursors.skipping():
             for ledger_id, ids in entries.items():
-                cursor.ack_entries(ledger_id, ids)
+                cursor.skip_entries(ledger_id, ids)
 
     def set_retention(self, size_bytes: int, time_ms: int) -> None:
         """Sets how much consumed data is kept; -1 is no limit, 0 and 0 keep nothing.

@@ -41,13 +41,13 @@ def aborts_are_answered_before_they_are_durable() -> None:
     async def abort(self: ManagedLedger, entries: Any) -> None:
         for cursor in self._cursors.skipping():
             for ledger_id, ids in entries.items():
-                cursor.ack_entries(ledger_id, ids)
+                cursor.skip_entries(ledger_id, ids)
 
     plant(ManagedLedger, "abort_entries", abort)
 
 
 def new_cursors_see_aborted_entries() -> None:
-    plant(AckState, "ack_all_of", _nothing)
+    plant(AckState, "skip_all_of", _nothing)
 
 
 def recovery_takes_all_for_committed() -> None:

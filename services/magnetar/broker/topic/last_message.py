@@ -7,7 +7,7 @@ away. Pulsar does the same.
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.managed_ledger.ack_state import run_start
+from magnetar.managed_ledger.id_runs import run_start
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.wire.batch import messages_of
 from magnetar.wire.entry import peek

@@ -103,6 +103,36 @@ async def test_a_cursor_before_what_is_kept_keeps_its_place_beside_aborted_entri
         assert cursor.mark_delete == ledger.last_confirmed
 
 
+async def test_aborted_entries_take_no_cursor_past_those_of_an_artifact() -> None:
+    """The first kept entry is aborted: what was trimmed before it is in an artifact only."""
+    async with txn_stage() as t:
+        topic = await t.topic()
+        ledger = topic.managed_ledger
+        await t.sent(topic, None, "compacted")
+        await t.sent(topic, None, "compacted, too")
+        await ledger.truncate()
+        t.records.open(T1, topic)
+        await t.sent(topic, T1, "aborted")
+        await t.sent(topic, None, "kept")
+        reading = ledger.new_non_durable_cursor("reading", EARLIEST, before_kept=True)
+        await topic.transactions.end_transaction(T1, Outcome.ABORT)
+        durable = await ledger.open_cursor("durable", initial=EARLIEST, before_kept=True)
+        late = ledger.new_non_durable_cursor("late", EARLIEST, before_kept=True)
+        for cursor in (reading, durable, late):
+            assert cursor.mark_delete < Position(1, 0)
+            assert cursor.backlog == 1
+        await durable.reset(EARLIEST, before_kept=True)
+        await t.s.service.topics.unload(topic.name)
+        ledger = (await t.topic()).managed_ledger
+        durable = ledger.cursors["durable"]
+        assert durable.mark_delete < Position(1, 0)
+        durable.ack_cumulative(Position(1, 0))
+        assert durable.mark_delete == Position(1, 0)
+        durable.ack(*ledger.last_confirmed)  # as if the other one was compacted out
+        assert durable.mark_delete == ledger.last_confirmed
+        assert durable.backlog == 0
+
+
 async def test_a_subscription_that_cannot_be_read_has_not_ended_a_transaction() -> None:
     async with txn_stage() as t:
         topic = await t.topic()
