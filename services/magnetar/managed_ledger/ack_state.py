@@ -552,8 +552,8 @@ class AckState:
         for key, left in batches.items():
             if not self.is_acked(*key) and key[1] <= self._index.last_entry_of(key[0]):
                 self._batches[key] = left
-        # The next entry may be acked if the ledgers between were trimmed since. If more of them were
-        # trimmed, an artifact may have entries that are not acked: the next ack passes them.
+        # The next entry may be acked if ledgers were trimmed since. If mark-delete has not reached
+        # the end of those, an artifact may have entries between: the next ack passes them.
         if self.mark_delete >= self._index.trimmed_to:
             self._advance_if_acked()
 

@@ -14,7 +14,7 @@ Only topics with such consumers fetch artifacts.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.compaction.artifact import Artifact, Artifacts
 from magnetar.core.clock import Clock
@@ -24,6 +24,9 @@ from magnetar.core.log import get_logger
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.offload.errors import ColdFileMissing
+
+if TYPE_CHECKING:
+    from magnetar.offload.file_format import ColdEntry
 
 RENEW_S: Final = 10.0
 
@@ -105,9 +108,7 @@ class CompactedLog:
         try:
             entries = await self._read(start, entries_max, bytes_max)
         except ColdFileMissing:
-            former = self._artifact
-            await self.renew()
-            if former is None or self._artifact is None or self._artifact.record == former.record:
+            if not await self._replaced():
                 raise
             entries = await self._read(start, entries_max, bytes_max)
         while self._has_gone(start):
@@ -143,6 +144,32 @@ class CompactedLog:
         if trimmed_to == self._trimmed_to:
             return False
         return (start if artifact is None else max(start, _behind(artifact))) <= trimmed_to
+
+    async def current(self) -> Artifact | None:
+        """Returns the artifact; the newest one if the log was trimmed since the last was fetched.
+
+        Raises MetadataError.
+        """
+        if self._ledger.trimmed_to != self._trimmed_to:
+            await self.renew()
+        return self._artifact
+
+    async def last_entry(self) -> "ColdEntry | None":
+        """Returns the artifact's last entry, None if it has none; raises MetadataError."""
+        try:
+            return None if self._artifact is None else await self._artifact.last_entry()
+        except ColdFileMissing:
+            if not await self._replaced():
+                raise
+            return await self.last_entry()
+
+    async def _replaced(self) -> bool:
+        """Fetches the newest artifact; returns whether it is another one."""
+        former = self._artifact
+        await self.renew()
+        if former is None or self._artifact is None:
+            return False
+        return self._artifact.record != former.record
 
     async def renew(self) -> None:
         """Fetches the newest artifact. A failure is no error while the one at hand suffices."""

@@ -32,9 +32,9 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
-from magnetar.managed_ledger.id_runs import run_end
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.id_runs import run_end
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position_set import PositionSet
 

@@ -235,11 +235,12 @@ class GovernedTopic(ABC):
         if name in PAYLOAD_CURSORS:
             raise NotAllowed(f"{name} is the name of a cursor that holds state of the topic")
         cap = self._cap(caps.MAX_SUBSCRIPTIONS)
-        if not cap or name.startswith(SYSTEM_SUBSCRIPTION_PREFIX):
+        broken = self.broken_subscriptions
+        if not cap or name.startswith(SYSTEM_SUBSCRIPTION_PREFIX) or name in broken:
             return
         counted = [
             other
-            for other in {*self.subscriptions, *self._being_created}
+            for other in {*self.subscriptions, *self._being_created, *broken}
             if other != name and not other.startswith(SYSTEM_SUBSCRIPTION_PREFIX)
         ]
         if len(counted) >= cap:

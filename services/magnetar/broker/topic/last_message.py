@@ -6,6 +6,7 @@ away. Pulsar does the same.
 """
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
+from magnetar.compaction.artifact import Artifact
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.id_runs import run_start
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -23,15 +24,19 @@ async def find_last_message(
 
     `position` is the last entry of the log, None if the log has none.
     """
-    artifact = None if compacted is None else compacted.artifact
-    if artifact is not None and (position is None or position <= artifact.horizon):
-        entry = await artifact.last_entry()
+    artifact = None if compacted is None else await compacted.current()
+    if compacted is not None and artifact is not None and _is_within(artifact, position):
+        entry = await compacted.last_entry()
         if entry is None:
             return EARLIEST, NO_BATCH
         return Position(entry.ledger_id, entry.entry_id), _last_kept_index(entry.data)
     if position is None:
         return EARLIEST, NO_BATCH
     return position, _last_index((await ledger.read_entry(position)).data)
+
+
+def _is_within(artifact: Artifact, position: Position | None) -> bool:
+    return position is None or position <= artifact.horizon
 
 
 def last_stored(ledger: ManagedLedger) -> Position | None:

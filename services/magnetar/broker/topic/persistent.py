@@ -221,13 +221,8 @@ class PersistentTopic(DelayingTopic):
         if subscription is None:
             self.check_consumers_cap()  # a refused consumer leaves no subscription
             subscription = await self._new_subscription(request)
-        elif request.durable != subscription.cursor.durable:
-            raise NotAllowed(
-                f"Durable subscription with name {request.subscription} already exists."
-                if subscription.cursor.durable
-                else f"NonDurable subscription with the same name already exists: "
-                f"{request.subscription}"
-            )
+        if request.durable != subscription.cursor.durable:  # or another client's, created meanwhile
+            raise _exists(request.subscription, durable=subscription.cursor.durable)
         try:
             self.check_consumers_cap()
             await subscription.add_consumer(consumer)
@@ -314,7 +309,7 @@ class PersistentTopic(DelayingTopic):
     async def _new_subscription(self, request: SubscribeRequest) -> PersistentSubscription:
         name, compacted = request.subscription, request.spec.read_compacted
         if request.durable:
-            if not request.auto_create:
+            if not request.auto_create and name not in self.broken_subscriptions:
                 raise SubscriptionNotFound("Subscription does not exist")
             start = EARLIEST if request.from_earliest else LATEST
             return await self.create_subscription(
@@ -329,6 +324,8 @@ class PersistentTopic(DelayingTopic):
             self._check_serving()
             if name in self.subscriptions:
                 return self.subscriptions[name]
+        if name in self.broken_subscriptions:
+            raise _exists(name, durable=True)
         cursor = ledger.new_non_durable_cursor(name, start, before_kept=compacted)
         self.subscriptions[name] = subscription = self._subscription(name, cursor)
         return subscription
@@ -579,6 +576,14 @@ class PersistentTopic(DelayingTopic):
         in_use = self.subscriptions or self.broken_subscriptions or len(self.producers)
         if not force and in_use:
             raise PreconditionFailed("Topic has active producers/subscriptions")
+
+
+def _exists(subscription: str, *, durable: bool) -> NotAllowed:
+    return NotAllowed(
+        f"Durable subscription with name {subscription} already exists."
+        if durable
+        else f"NonDurable subscription with the same name already exists: {subscription}"
+    )
 
 
 def as_persistent(topic: Topic | None) -> PersistentTopic | None:

@@ -1,8 +1,10 @@
 """GET_LAST_MESSAGE_ID: the last message that a consumer may wait for, of log or artifact."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap
 from tests.unit.broker.subscription.conftest import entry_bytes
 from tests.unit.broker.topic.stage import Stage, stage
 from tests.unit.ledger.stage import publish, turns
@@ -15,6 +17,7 @@ from magnetar.compaction.records import CompactedFile, CompactionRecord, compact
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.metadata.records import encode
 from magnetar.offload.cold_files import ColdFiles
+from magnetar.offload.errors import ColdFileMissing
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.stores import StoreSpec
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -33,13 +36,18 @@ def batch(*left: bool) -> bytes:
     return build_entry(metadata, build_batch(messages))
 
 
+def existing(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 async def view(
     s: Stage, topic: PersistentTopic, folder: Path, horizon: Position, *left: tuple[Position, bytes]
 ) -> CompactedLog:
     """The compacted log of the topic, with these messages left up to the horizon."""
     files: tuple[CompactedFile, ...] = ()
     if left:
-        with (folder / "left.parquet").open("wb") as sink:
+        with (existing(folder) / "left.parquet").open("wb") as sink:
             writer = EntryFileWriter(sink, managed_ledger=topic.managed_ledger.name, group_bytes=20)
             for position, data in left:
                 writer.add(*position, data)
@@ -130,6 +138,37 @@ async def test_an_artifact_outlives_the_entries_of_its_log(tmp_path: Path) -> No
         await topic.managed_ledger.truncate()
         assert last_readable(topic.managed_ledger) is None
         assert await topic.last_message(seen) == (places[0], 1)
+
+
+async def test_the_last_message_of_a_log_that_was_compacted_and_trimmed_again(
+    tmp_path: Path,
+) -> None:
+    """A reader at the end of the log has read of the former artifact only."""
+    async with stage() as s:
+        topic = await s.topic()
+        places = await stored(topic, entry_bytes("a"), entry_bytes("b"))
+        seen = await view(s, topic, tmp_path / "1", places[1], (places[0], batch(True, True)))
+        assert await topic.last_message(seen) == (places[0], 1)
+        (newer,) = await stored(topic, entry_bytes("c"))
+        await view(s, topic, tmp_path / "2", newer, (newer, entry_bytes("c")))
+        await topic.managed_ledger.truncate()
+        assert await topic.last_message(seen) == (newer, -1)
+
+
+async def test_the_last_message_of_an_artifact_that_was_replaced_and_deleted(
+    tmp_path: Path,
+) -> None:
+    """Only entries of an aborted transaction came since, so a reader reads nothing."""
+    async with stage() as s:
+        topic = await s.topic()
+        places = await stored(topic, entry_bytes("a"), entry_bytes("b"), entry_bytes("aborted"))
+        await topic.managed_ledger.abort_entries({places[2][0]: BitMap((places[2][1],))})
+        seen = await view(s, topic, tmp_path / "1", places[1], (places[0], entry_bytes("a")))
+        shutil.rmtree(tmp_path / "1")
+        with pytest.raises(ColdFileMissing):
+            await topic.last_message(seen)
+        await view(s, topic, tmp_path / "2", places[2], (places[0], entry_bytes("a")))
+        assert await topic.last_message(seen) == (places[0], -1)
 
 
 async def test_the_last_message_is_the_newest_that_is_kept() -> None:

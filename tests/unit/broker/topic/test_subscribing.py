@@ -83,7 +83,7 @@ async def test_a_reader_may_seek_back_by_time() -> None:
         assert (old.texts, new.texts) == (["a"], [])
 
 
-@pytest.mark.parametrize("meanwhile", ["another", "suspended"])
+@pytest.mark.parametrize("meanwhile", ["another", "durable", "suspended"])
 async def test_a_search_for_a_readers_start_ends_in_the_topic_as_it_is_then(
     meanwhile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +108,12 @@ async def test_a_search_for_a_readers_start_ends_in_the_topic_as_it_is_then(
             found, second, _ = await attaching
             assert found is subscription is topic.subscriptions["r"]
             assert list(subscription.consumers) == [first, second]
+        elif meanwhile == "durable":
+            durable = await topic.create_subscription("r", EARLIEST, {})
+            go.set()
+            with pytest.raises(NotAllowed, match="Durable subscription with name r already"):
+                await attaching
+            assert list(durable.consumers) == []
         else:
             topic.suspend()
             go.set()

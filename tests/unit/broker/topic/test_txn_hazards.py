@@ -18,6 +18,7 @@ from magnetar.broker.topic.transactions import expiry
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.core.errors import (
     MagnetarError,
+    NotAllowed,
     PersistenceError,
     ServiceNotReady,
     SubscriptionNotFound,
@@ -27,6 +28,7 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
 from magnetar.metadata.records import decode_document, encode
+from magnetar.policies.caps import MAX_SUBSCRIPTIONS
 from magnetar.transactions.model import Outcome, TxnState
 
 TYPES = pytest.mark.parametrize("sub_type", list(SubType))
@@ -175,6 +177,65 @@ async def test_the_end_of_a_transaction_reads_a_subscription_again(
         with pytest.raises(SubscriptionNotFound):
             await topic.restore_subscription("absent")
         assert set(topic.subscriptions) == {"s"}
+
+
+async def test_no_reader_gets_the_name_of_a_subscription_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the end of the transaction would be confirmed by the reader, and the acks be lost."""
+    async with txn_stage() as t:
+        topic = await t.topic()
+        c = await attached(t, topic, SubType.Shared)
+        t.records.open(T1, topic)
+        (a,) = await t.s.publish(topic, "a")
+        assert await c.ack(T1, a) is None
+        await t.s.service.topics.unload(topic.name)
+
+        async def fails(log: CursorLog) -> None:
+            raise CursorCorrupt(log.key)
+
+        local = LocalParticipants(t.s.service.topics)
+        with monkeypatch.context() as down:
+            down.setattr(CursorLog, "load", fails)
+            topic = await t.topic()
+            for rollback_s in (0, 60):
+                reader = request(
+                    "s", sub_type=SubType.Exclusive, durable=False, rollback_s=rollback_s
+                )
+                with pytest.raises(NotAllowed, match="Durable subscription with name s already"):
+                    await t.s.attach(topic, reader)
+            with pytest.raises(ServiceNotReady):
+                await local.end_on_subscription(topic.full_name, "s", T1, Outcome.COMMIT)
+        await local.end_on_subscription(topic.full_name, "s", T1, Outcome.COMMIT)
+        assert topic.subscriptions["s"].durable
+        assert topic.subscriptions["s"].backlog == 0
+
+
+async def test_a_consumer_gets_its_unreadable_subscription_where_none_is_created_by_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It exists, so it is neither missing nor new."""
+    async with txn_stage() as t:
+        topic = await t.topic()
+        await t.s.set(MAX_SUBSCRIPTIONS, 1, topic)
+        asked = request("s", sub_type=SubType.Shared, auto_create=False)
+        await topic.create_subscription("s", EARLIEST, {})
+        await t.s.publish(topic, "a")
+        await t.s.service.topics.unload(topic.name)
+
+        async def fails(log: CursorLog) -> None:
+            raise CursorCorrupt(log.key)
+
+        with monkeypatch.context() as down:
+            down.setattr(CursorLog, "load", fails)
+            topic = await t.topic()
+            with pytest.raises(CursorCorrupt):
+                await t.s.attach(topic, asked)
+            with pytest.raises(NotAllowed, match="maximum number of subscriptions"):
+                await t.s.attach(topic, request("another", sub_type=SubType.Shared))
+        subscription, _, sink = await t.s.attach(topic, asked)
+        assert subscription.durable
+        assert sink.take() == ["a"]
 
 
 @pytest.mark.parametrize("failure", [OSError("no route"), ValueError("odd")])
