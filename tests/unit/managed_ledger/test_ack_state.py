@@ -9,9 +9,9 @@ from pyroaring import BitMap
 
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.ack_state import BATCH_MESSAGES_MAX, AckState
-from magnetar.managed_ledger.id_runs import run_end, runs
 from magnetar.managed_ledger.cursor_codec_v1 import decode, encode_snapshot
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.id_runs import run_end, runs
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 
 
