@@ -3,7 +3,15 @@
 import pytest
 
 from magnetar.admin.routers import backlog
+from magnetar.compaction.records import (
+    CompactionRecord,
+    CompactionRequest,
+    compaction_key,
+    request_key,
+)
 from magnetar.core.ids import Position
+from magnetar.metadata.records import encode
+from magnetar.offload.stores import StoreSpec
 
 from .support import Admin, append, entry
 
@@ -49,6 +57,33 @@ async def test_messages_are_counted_through_all_ledgers(admin: Admin) -> None:
         assert await peeked(admin, nth) == b"m%d" % (nth - 1)
     assert await peeked(admin, total + 1) is None
     assert (await admin.done("GET", TOPIC + "/examinemessage")).content == b"m5"
+
+
+async def test_a_reset_reaches_what_only_the_compacted_topic_has(admin: Admin) -> None:
+    """Without a consumer: one with `read_compacted` attaches afterwards."""
+    topic = await admin.topic()
+    ids = await fill(admin)
+    await admin.done("PUT", SUB)
+    await topic.managed_ledger.truncate()
+    cursor = topic.subscriptions["s"].cursor
+    await admin.done("POST", SUB + "/resetcursor", EARLIEST)
+    assert cursor.mark_delete == topic.managed_ledger.first_position
+    record = CompactionRecord(
+        horizon=ids[-1],
+        log_created_ms=topic.managed_ledger.created_ms,
+        attempt="1",
+        store=StoreSpec("filesystem", "/nowhere"),
+        compacted_ms=1,
+    )
+    name, store = topic.managed_ledger.name, admin.service.store
+    await store.put(compaction_key(name), encode(record))
+    await store.put(request_key(name), encode(CompactionRequest(1)))
+    await admin.done("POST", SUB + "/resetcursor", EARLIEST)
+    assert cursor.mark_delete < ids[0]
+    await admin.done("POST", SUB + "/resetcursor", body_of(ids[1]))
+    assert cursor.mark_delete == ids[0]
+    await admin.done("POST", SUB + "/resetcursor", body_of(ids[0], isExcluded=True))
+    assert cursor.mark_delete == ids[0]
 
 
 async def test_a_peek_skips_acknowledged_messages(admin: Admin) -> None:

@@ -52,8 +52,10 @@ async def reset_to_message(request: Request) -> Response:
         topic_of(request),
         "Reset-cursor at position is not allowed for partitioned-topic",
     )
+    compaction = service_of(request).compaction
     for subscription in await _subscriptions(request):
-        await _reset(subscription, target)
+        facts = await compaction.facts(subscription.ledger)
+        await _reset(subscription, target, compacted=facts.record is not None)
     return done()
 
 
@@ -65,9 +67,12 @@ async def _message_id(request: Request) -> MessageId:
     return message_id
 
 
-async def _reset(subscription: PersistentSubscription, target: MessageId) -> None:
+async def _reset(
+    subscription: PersistentSubscription, target: MessageId, *, compacted: bool
+) -> None:
     """Seeks to a message, which may be inside a batch.
 
+    `compacted`: a message that was trimmed may be in the compacted topic.
     Clients send a batch index without the batch's size, so the size is read from the entry. As in
     Pulsar, an index is ignored if the entry has no message there.
     """
@@ -78,9 +83,11 @@ async def _reset(subscription: PersistentSubscription, target: MessageId) -> Non
         if remaining := full_ack_set(size) >> first << first:
             await subscription.seek(position, remaining, size)
             return
-    if target.after and position.ledger_id >= 0:
+    if target.after and compacted and position < ledger.trimmed_to:
+        position = Position(position.ledger_id, position.entry_id + 1)
+    elif target.after and position.ledger_id >= 0:
         position = ledger.next_position(position)
-    await subscription.seek(position)
+    await subscription.seek(position, compacted=compacted)
 
 
 async def _messages_at(ledger: ManagedLedger, position: Position) -> int:

@@ -428,23 +428,26 @@ class PersistentSubscription:
             self.dispatcher.redeliver(consumer, positions, epoch)
 
     async def seek(
-        self, position: Position, ack_set: int | None = None, batch_size: int = 0
-    ) -> None:
+        self, position: Position, ack_set: int | None = None, batch_size: int = 0,
+        compacted: bool = False,
+    ) -> None:  # fmt: skip
         """See `Subscription.seek`. `ack_set` and `batch_size` seek into a batch.
 
+        `compacted`: the position may be before the first kept entry, since an artifact has those.
         A seek runs to its end even if the caller is cancelled; consumers attach before or after it.
         """
-        await self._context.tasks.finish(self._seek(position, ack_set, batch_size), "seek")
+        seeking = self._seek(position, ack_set, batch_size, compacted)
+        await self._context.tasks.finish(seeking, "seek")
 
-    async def _seek(self, position: Position, ack_set: int | None, batch_size: int) -> None:
+    async def _seek(self, at: Position, ack_set: int | None, size: int, compacted: bool) -> None:
         async with self._moving:
-            compacted = any(consumer.compacted for consumer in self.consumers)
+            compacted = compacted or any(consumer.compacted for consumer in self.consumers)
             with closed_afterwards(self.consumers, self.remove_consumer):
                 before = self.cursor.mark_delete
-                await self.cursor.reset(position, before_kept=compacted)
+                await self.cursor.reset(at, before_kept=compacted)
                 self._passed("seek", before)
                 if ack_set:
-                    self.cursor.ack_batch(*position, ack_set, batch_size)
+                    self.cursor.ack_batch(*at, ack_set, size)
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """See `Subscription.seek_to_time`."""
@@ -529,10 +532,7 @@ class PersistentSubscription:
         garbage_policy.closed(self)
 
     def discard(self) -> None:
-        """See `Subscription.discard`. Does nothing for a durable subscription.
-
-        The cursor is freed at once: a reader that reconnects under this name gets a new one.
-        """
+        """Frees a reader's cursor at once: it may reconnect under this name and get another."""
         if not self.cursor.durable:
             self.end()
             self.ledger.forget_cursor(self.cursor)

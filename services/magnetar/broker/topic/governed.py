@@ -76,6 +76,11 @@ class GovernedTopic(ABC):
         """Subscriptions that are being created; they count towards the cap."""
         self._subscribe_rate: SubscribeRate | None = None
 
+    @property
+    @abstractmethod
+    def broken_subscriptions(self) -> Mapping[str, MagnetarError]:
+        """See `Topic.broken_subscriptions`."""
+
     @abstractmethod
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Publishes the run; see `Topic.publish`."""
