@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.policies.policy import Level
 from magnetar.policies.registry import BY_MANIFEST
 from magnetar_operator.admin.target import TOPIC, Target
 from magnetar_operator.catalog.plan import (
@@ -356,10 +357,17 @@ def test_a_namespace_s_document() -> None:
 def test_every_policy_s_field_leads_back_to_it() -> None:
     for policy in BY_MANIFEST.values():
         value: object = {"destination_storage": {}} if policy.keyed else None
-        (field,) = policy_fields(policy, value)
+        (field,) = policy_fields(policy, value, Level.NAMESPACE)
         field_policy = policy_of(field)
         assert field_policy is not None
         assert field_policy[0] is policy
+
+
+def test_false_precedes_the_namespace_s_value_on_a_topic_only() -> None:
+    policy = BY_MANIFEST["schemaValidationEnforced"]
+    field = f"{POLICIES}schemaValidationEnforced"
+    assert policy_fields(policy, value=False, level=Level.TOPIC) == {field: False}
+    assert policy_fields(policy, value=False, level=Level.NAMESPACE) == {field: None}
 
 
 def test_a_tenant_without_clusters_in_its_manifest_does_not_change_them() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
-from magnetar.policies.policy import Policy, Rest
+from magnetar.policies.policy import Level, Policy, Rest
+from magnetar.policies.registry import rest_of
 from magnetar_operator.admin.client import Exists, NotFound, Refused
 from magnetar_operator.admin.target import (
     NAMESPACE,
@@ -182,7 +183,8 @@ class CatalogExecutor(Executor[Action]):
         self._schema_version = version if isinstance(version, int) else None
 
     async def _set_policy(self, policy: Policy, key: str, value: Any) -> None:
-        rest = policy.namespace if self._target.kind == NAMESPACE else policy.topic
+        level = Level.NAMESPACE if self._target.kind == NAMESPACE else Level.TOPIC
+        rest, undefined = rest_of(policy, level), policy.undefined_at(level)
         assert rest is not None  # noqa: S101  `desired_of` has checked the level
         base = self._target.path
         query = {rest.keyed_by: key} if rest.keyed_by else {}
@@ -190,9 +192,9 @@ class CatalogExecutor(Executor[Action]):
             await self._client.call(
                 rest.set_verb, f"{base}/{rest.set_path or rest.path}", value, query
             )
-        elif policy.undefined is not None:
+        elif undefined is not None:
             await self._client.call(
-                rest.set_verb, f"{base}/{rest.set_path or rest.path}", policy.undefined
+                rest.set_verb, f"{base}/{rest.set_path or rest.path}", undefined
             )
         else:
             await self._remove_policy(policy, rest, base, query)

@@ -112,21 +112,21 @@ def _policies(level: Level, given: Mapping[str, object]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name in given:
         policy = BY_MANIFEST[name]
-        fields |= policy_fields(policy, asked[policy.name])
+        fields |= policy_fields(policy, asked[policy.name], level)
     return fields
 
 
-def policy_fields(policy: Policy, value: Any) -> dict[str, Any]:
+def policy_fields(policy: Policy, value: Any, level: Level) -> dict[str, Any]:
     """The fields of a policy: a single field, or a field per entry."""
     if policy.keyed:
-        entries = normal(policy, value) or {}
+        entries = normal(policy, value, level) or {}
         return {f"{POLICIES}{policy.manifest}.{key}": entries[key] for key in sorted(entries)}
-    return {f"{POLICIES}{policy.manifest}": normal(policy, value)}
+    return {f"{POLICIES}{policy.manifest}": normal(policy, value, level)}
 
 
-def normal(policy: Policy, value: Any) -> Any:
+def normal(policy: Policy, value: Any, level: Level) -> Any:
     """The value for comparisons: the undefined value is None, and lists are sorted."""
-    if value is None or value == policy.undefined:
+    if value is None or value == policy.undefined_at(level):
         return None
     try:
         checked: Any = policy.type.check(value)
@@ -198,7 +198,7 @@ def namespace(document: Document, topics: int, cluster: str) -> Observed:
             only = next(iter(value.values())) if len(value) == 1 else None
             value = value.get(cluster, only)
         if value is not None:
-            fields |= policy_fields(policy, value)
+            fields |= policy_fields(policy, value, Level.NAMESPACE)
     bundles = (document.get("bundles") or {}).get("numBundles", 0)
     return Observed(fields, {"topics": topics, "bundles": bundles})
 
@@ -223,7 +223,7 @@ def topic_fields(
     fields: dict[str, Any] = {PARTITIONS: partitions, **properties(given_properties)}
     for name, value in policies.items():
         if (policy := BY_NAME.get(name)) is not None and value is not None:
-            fields |= policy_fields(policy, value)
+            fields |= policy_fields(policy, value, Level.TOPIC)
     return fields
 
 

@@ -234,6 +234,7 @@ class BrokerService:
     def settings_changed(self, settings: BrokerSettings) -> None:
         """Applies settings that were changed at run time, in the parts of the service itself."""
         self.settings = settings
+        self.topics.creation.partitions_max = settings.topics.partitions_max
         connections = settings.connections
         self._caps.set(
             connections.connections_max,

@@ -148,6 +148,7 @@ SCHEMA_VALIDATION: Final = Policy(
     enforced_by="magnetar.broker.schema.registry",
     document="schema_validation_enforced",
     undefined=False,
+    undefined_on_topic=False,
     namespace=Rest("schemaValidationEnforced", unset=Unset.VALUE),
     topic=Rest("schemaValidationEnforced", unset=Unset.VALUE),
 )

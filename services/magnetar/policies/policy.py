@@ -105,6 +105,8 @@ class Policy:
     """Whether that field has a value per cluster."""
     undefined: object = None
     """A value that means the same as no value."""
+    undefined_on_topic: bool = True
+    """Whether it means that on a topic, too; else it precedes the namespace's value."""
     namespace: Rest | None = None
     topic: Rest | None = None
     invalid: str = ""
@@ -123,6 +125,10 @@ class Policy:
         if self.topic is not None:
             levels.append(Level.TOPIC)
         return tuple(levels)
+
+    def undefined_at(self, level: Level) -> object:
+        """Returns the value that means the same as no value at that level; None: there is none."""
+        return self.undefined if level is Level.NAMESPACE or self.undefined_on_topic else None
 
     @property
     def keyed(self) -> bool:

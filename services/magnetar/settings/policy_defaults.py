@@ -66,6 +66,12 @@ class PolicyDefaults:
         group=POLICIES,
         pulsar="entryFilterNames",
     )
+    entry_filters_overridable: bool = setting(
+        False,
+        "Whether policies replace `entry_filters`; otherwise they are refused while it names any.",
+        group=POLICIES,
+        pulsar="allowOverrideEntryFilters",
+    )
     pause_without_ack_state: bool = setting(
         False,
         "Whether a subscription pauses while its acks cannot be stored; brokers store all of them.",

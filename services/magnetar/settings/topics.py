@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.settings import choices
-from magnetar.settings.field import UNLIMITED, setting
+from magnetar.settings.field import UNLIMITED, SettingsError, setting
 
 TOPICS: Final = "Topics"
 PRODUCERS: Final = "Producers"
@@ -47,7 +47,8 @@ class TopicSettings:
     )
     partitions_max: int = setting(
         0,
-        "Maximum number of partitions of a topic; 0 means no limit.",
+        "Maximum number of partitions of a topic, also of one that is created automatically; 0 "
+        "means no limit.",
         group=TOPICS,
         unit="partitions",
         within=(0, UNLIMITED),
@@ -73,6 +74,14 @@ class TopicSettings:
         within=(1, 86_400),
         pulsar="brokerDeleteInactiveTopicsFrequencySeconds",
     )
+
+    def __post_init__(self) -> None:
+        partitioned = self.auto_topic_creation_type == "partitioned"
+        if partitioned and 0 < self.partitions_max < self.default_partitions:
+            raise SettingsError(
+                f"default_partitions is {self.default_partitions}, more than partitions_max, "
+                f"{self.partitions_max}: no topic could be created automatically"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

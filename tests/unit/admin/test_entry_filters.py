@@ -10,6 +10,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import NotAllowed
+from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.wire._pb.PulsarApi_pb2 import KeyValue, SingleMessageMetadata
 from magnetar.wire.batch import build_batch
 from magnetar.wire.entry import build_entry
@@ -172,3 +173,30 @@ async def test_a_turn_ends_after_many_filtered_messages(admin: Admin) -> None:
         await asyncio.sleep(0)
     assert numbers(peer) == [b"1"]
     assert subscription.backlog == 1
+
+
+async def test_the_broker_s_filters_hold_unless_policies_may_override_them(admin: Admin) -> None:
+    await set_filters(admin, {"entryFilterNames": "expression"}, NAMESPACE)
+    await set_filters(admin, {"entryFilterNames": "expression"})
+    await admin.done("POST", "~/brokers/configuration/entryFilterNames/properties")
+    topic, policies = (await admin.topic()).name, admin.service.policies
+    (await admin.topic()).policies_changed()  # the scan that says so may still be to come
+    for path in (NAMESPACE, TOPIC):
+        shown = (await admin.done("GET", path + "/entryFilters?applied=true")).json()
+        assert shown["entryFilterNames"] == "properties"
+        refused = await admin.call("POST", path + "/entryFilters", BOTH)
+        assert refused.status_code == 405
+        assert "allowOverrideEntryFilters=true" in refused.json()["reason"]
+    created = await admin.call("PUT", "~/namespaces/t1/n2", {"entryFilters": BOTH})
+    assert created.status_code == 405
+    assert policies.value(topic, ENTRY_FILTERS)["entryFilterNames"] == "properties"
+    parameters = {"filter.property.region": "eu"} | EXPRESSION
+    peer = await subscribe(admin, properties=parameters)
+    await append(await admin.topic(), message(1, region="eu", amount="3"))
+    await append(await admin.topic(), message(2, region="us", amount="30"))
+    assert numbers(peer) == [b"1"]
+    await admin.done("POST", "~/brokers/configuration/allowOverrideEntryFilters/true")
+    assert policies.value(topic, ENTRY_FILTERS)["entryFilterNames"] == "expression"
+    await admin.done("DELETE", TOPIC + "/entryFilters")
+    await admin.done("DELETE", NAMESPACE + "/entryFilters")
+    assert policies.value(topic, ENTRY_FILTERS)["entryFilterNames"] == "properties"

@@ -99,6 +99,24 @@ async def test_dispatch_rate_names_its_level(admin: Admin) -> None:
     assert (await first(admin, "s")).code == "in_flight"
 
 
+async def test_a_cap_and_a_rate_at_once_are_both_named(admin: Admin) -> None:
+    await admin.topic()
+    rate = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 3_600}
+    await admin.done("POST", "~/persistent/t1/n1/a/dispatchRate", rate)
+    consumer = await attach(admin, "s")
+    await admin.publish([b"1", b"2", b"3"])
+    await client_of(consumer).got(1)
+    await admin.done("POST", f"~/persistent/t1/n1/a/{CAP}", 1)
+    answer = await explain(admin, "s")
+    assert [each.code for each in answer.findings[:2]] == ["unacked_cap_consumer", "rate_limited"]
+    await follow(admin, answer.findings[0])
+    found = await first(admin, "s")
+    assert found.code == "rate_limited"
+    await follow(admin, found)
+    await client_of(consumer).got(2)
+    assert (await first(admin, "s")).code == "unacked_cap_consumer"
+
+
 async def test_in_flight_names_the_holder(admin: Admin) -> None:
     consumer = await attach(admin, "s", name="holder")
     (position,) = await admin.publish([b"1"])

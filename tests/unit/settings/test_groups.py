@@ -71,3 +71,14 @@ def test_ranges_are_checked_in_groups_that_are_built_directly() -> None:
     wrong = DeduplicationSettings(deduplication_producers_max=0)
     with pytest.raises(SettingsError, match="deduplication_producers_max is 0"):
         BrokerSettings(deduplication=wrong)
+
+
+def test_the_default_of_partitions_is_within_their_maximum() -> None:
+    with pytest.raises(SettingsError, match="default_partitions is 4, more than partitions_max, 3"):
+        compose(
+            BrokerSettings,
+            auto_topic_creation_type="partitioned",
+            default_partitions=4,
+            partitions_max=3,
+        )
+    compose(BrokerSettings, default_partitions=4, partitions_max=3)  # topics have none by default

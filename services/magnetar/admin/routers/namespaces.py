@@ -28,6 +28,7 @@ from magnetar.admin.http.answers import answer, done
 from magnetar.admin.http.descriptions import AUTHORITATIVE, FORCE, described, query
 from magnetar.admin.http.routes import Routes
 from magnetar.admin.routers.not_offered import no_migration
+from magnetar.admin.routers.policies.auth_document import checked_auth
 from magnetar.admin.routers.policies.documents import (
     checked_document,
     document_fields,
@@ -38,7 +39,7 @@ from magnetar.admin.routers.policies.fixed import OLD_STRATEGY, check_allowed, c
 from magnetar.admin.routers.policies.offload_place import check_place
 from magnetar.admin.routers.policies.rules import check_honored
 from magnetar.admin.routers.resource_groups import require_group
-from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.namespace_policies import AUTH, default_policies
 from magnetar.broker.catalog.resources import Document
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership import bundles
@@ -66,6 +67,7 @@ _NOT_TAKEN: Final = ("bundles", "clusterThatCanDeleteNamespace", "deleted", "mig
 Java's client computes the second from `replication_clusters` and sends it.
 """
 _OLD_RATE: Final = "clusterDispatchRate"
+_SAMPLE_RATE: Final = "latency_stats_sample_rate"
 _OLD_STRATEGY_OF_GO: Final = "Full"
 """Go's admin client sends it with every new namespace that has policies, without being asked."""
 _NOT_STORED: Final = (_OLD_RATE, OLD_STRATEGY, RESOURCE_GROUP)
@@ -300,7 +302,7 @@ async def _new_policies(
     for key, value in checked_document(_known(given, fields)).items():
         if key not in policy_fields and type(value) is not type(policies[key]):
             raise HTTPException(400, f"{key} must be {_KINDS[type(policies[key])]}")
-        policies[key] = value
+        policies[key] = checked_auth(value) if key == AUTH else value
     if group:
         policies[RESOURCE_GROUP] = group
     policies["bundles"] = bundles.requested(
@@ -322,10 +324,28 @@ async def _new_policies(
         raise NotAllowed(no_migration("namespace"))
     if given.get(_OLD_RATE):
         raise NotAllowed(f"{_OLD_RATE} is out of use: set topicDispatchRate")
+    _refuse_unused(given, service.cluster)
     for policy in at(Level.NAMESPACE):
         if policy.document in given:
             check_honored(policy, value_in(policies, policy, service.cluster), service)
     return policies
+
+
+def _refuse_unused(given: Document, cluster: str) -> None:
+    """Raises NotAllowed for values that nothing would read."""
+    if given.get("deleted"):
+        raise NotAllowed("deleted marks a namespace whose deletion has begun: leave it out")
+    if given.get(_SAMPLE_RATE):
+        raise NotAllowed(
+            f"{_SAMPLE_RATE} is not supported: latencies are not sampled; leave it out"
+        )
+    for policy in at(Level.NAMESPACE):
+        value = given.get(policy.document) if policy.by_cluster else None
+        if isinstance(value, dict) and (others := sorted(value.keys() - {cluster})):
+            raise NotAllowed(
+                f"{policy.document} has a value for {', '.join(others)}: there is no "
+                f"geo-replication yet; name the local cluster, {cluster}, only"
+            )
 
 
 def _known(given: Document, fields: frozenset[str]) -> Document:

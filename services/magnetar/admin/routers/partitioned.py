@@ -196,13 +196,8 @@ async def _body(request: Request) -> PartitionedMetadata:
 
 
 def _check_count(service: BrokerService, partitions: int) -> None:
-    limit = service.settings.topics.partitions_max
     if partitions <= 0:
         raise MetadataError(
             "Number of partitions should be more than 0", http_status=NOT_ACCEPTABLE
         )
-    if limit and partitions > limit:
-        raise MetadataError(
-            f"Number of partitions should be less than or equal to {limit}",
-            http_status=NOT_ACCEPTABLE,
-        )
+    service.topics.creation.check_count(partitions)

@@ -34,13 +34,14 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.own_properties import check_keys
 from magnetar.broker.topic.persistent import as_persistent, require_persistent
-from magnetar.core.errors import Conflict, PreconditionFailed
+from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
 from magnetar.core.names import TopicName
 from magnetar.metadata.store import BadRevision
 
 router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
 _NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"
+_NO_PROPERTIES: Final = "A non-persistent topic keeps no properties"
 _PROPERTIES: Final = described(body="Properties", example={"team": "payments"})
 
 
@@ -71,6 +72,8 @@ async def create_topic(request: Request) -> Response:
     properties = await bodies.parse(request, dict[str, str]) or {}
     await require_namespace(service, name.namespace)
     await _check_partition_name(service, name)
+    if properties and not name.persistent:
+        raise NotAllowed(_NO_PROPERTIES)
     if await service.resources.partitions(name) or await service.topics.exists(name):
         raise Conflict("This topic already exists")
     await service.topics.create(name, properties)
@@ -157,7 +160,7 @@ async def put_properties(request: Request) -> Response:
         await service.resources.update_partitioned_properties(name, lambda old: old | added)
         return done()
     topic = await loaded_topic(service, name)
-    persistent = require_persistent(topic, "A non-persistent topic keeps no properties")
+    persistent = require_persistent(topic, _NO_PROPERTIES)
     await persistent.set_properties(added)
     return done()
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 from magnetar.broker.catalog.namespace_policies import granted_on_topics, without_topic
 from magnetar.broker.catalog.resources import Document, Resources
 from magnetar.broker.ownership.rings import namespace_key
-from magnetar.broker.policies.defaults import broker_value
+from magnetar.broker.policies.defaults import broker_value, fixed
 from magnetar.broker.policies.namespaces import NamespaceRecords
 from magnetar.broker.policies.resolution import applied, of_namespace, of_topic
 from magnetar.broker.policies.store import (
@@ -113,7 +113,7 @@ class BrokerPolicies:
         self._resources = resources
         self._on_change = on_change
         self._cluster = settings.cluster_name
-        self._defaults = _defaults(settings)
+        self._defaults, self._fixed = _defaults(settings), fixed(settings)
         self.confirm_defaults: Callable[[], Awaitable[None]] | None = None
         """Brings the broker's settings up to date with the store; None: they never change."""
         self._records: NamespaceRecords | None = None
@@ -137,7 +137,7 @@ class BrokerPolicies:
 
     def set_defaults(self, settings: BrokerSettings) -> None:
         """Applies changed settings of the broker. Topics need a notification afterwards."""
-        self._defaults = _defaults(settings)
+        self._defaults, self._fixed = _defaults(settings), fixed(settings)
         self._of_namespaces.clear()
         self._of_topics.clear()
         for topic in list(self._listeners):
@@ -151,8 +151,14 @@ class BrokerPolicies:
         """Returns the value that applies if neither the topic nor its namespace sets one."""
         return self._defaults[policy.name]
 
+    def is_fixed(self, policy: Policy) -> bool:
+        """Whether the broker's settings forbid policies of topics and namespaces."""
+        return policy.name in self._fixed
+
     def namespace_value(self, namespace: NamespaceName, policy: Policy) -> Any:
         """Returns the value for the namespace and for its topics without a value of their own."""
+        if policy.name in self._fixed:
+            return self._defaults[policy.name]
         values = self._of_namespaces.get(namespace)
         if values is None:
             if self._record(namespace) is None:
@@ -181,7 +187,7 @@ class BrokerPolicies:
     def value(self, topic: TopicName, policy: Policy) -> Any:
         """Returns the value for the topic; a partition has its parent's."""
         own = self._own.get(topic.base) if self._own and policy.topic is not None else None
-        if own is None:
+        if own is None or policy.name in self._fixed:
             return self.namespace_value(topic.namespace, policy)
         values = self._of_topics.setdefault(topic.base, {})
         if policy.name not in values:
@@ -213,9 +219,11 @@ class BrokerPolicies:
         return unreadable != record.revision and topic.base not in self._unreadable
 
     def own_value(self, topic: TopicName, policy: Policy) -> Any:
-        """Returns the topic's own value, None if it has none."""
+        """Returns the topic's own value, None if it has none that counts."""
         own = self._own.get(topic.base)
-        return None if own is None or policy.topic is None else of_topic(policy, own)
+        if own is None or policy.topic is None or policy.name in self._fixed:
+            return None
+        return of_topic(policy, own)
 
     def topics_with(self, policy: Policy) -> list[TopicName]:
         """Returns the topics (not partitions) with an own value."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.policies.policy import Policy
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import values_of
@@ -16,6 +17,13 @@ def broker_value(settings: BrokerSettings, policy: Policy) -> Any:
     if special is not None:
         return special(settings)
     return values_of(settings)[policy.broker_setting] if policy.broker_setting else None
+
+
+def fixed(settings: BrokerSettings) -> frozenset[str]:
+    """Returns the names of the policies whose broker's value counts, whatever is set below it."""
+    own = settings.policies
+    overridden = not own.entry_filters or own.entry_filters_overridable
+    return frozenset() if overridden else frozenset((ENTRY_FILTERS.name,))
 
 
 def _retention(settings: BrokerSettings) -> Values:

@@ -9,7 +9,7 @@ from typing import Any
 
 from magnetar.broker.catalog.resources import Document
 from magnetar.broker.policies.store import TopicPolicies
-from magnetar.policies.policy import Policy
+from magnetar.policies.policy import Level, Policy
 
 
 def of_namespace(policy: Policy, document: Document, cluster: str) -> Any:
@@ -19,7 +19,7 @@ def of_namespace(policy: Policy, document: Document, cluster: str) -> Any:
     value = document.get(policy.document)
     if policy.by_cluster and value is not None:
         value = value.get(cluster) if isinstance(value, dict) else value
-    return None if value == policy.undefined else value
+    return None if value == policy.undefined_at(Level.NAMESPACE) else value
 
 
 def of_topic(policy: Policy, own: TopicPolicies) -> Any:
@@ -29,7 +29,7 @@ def of_topic(policy: Policy, own: TopicPolicies) -> Any:
     if policy.keyed:
         return {**(replicated or {}), **(local or {})} or None
     value = replicated if local is None else local
-    return None if value == policy.undefined else value
+    return None if value == policy.undefined_at(Level.TOPIC) else value
 
 
 def applied(policy: Policy, above: Any, own: Any) -> Any:

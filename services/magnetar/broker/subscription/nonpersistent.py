@@ -30,12 +30,15 @@ from magnetar.broker.subscription.stats import (
 from magnetar.core.clock import Clock
 from magnetar.core.errors import ConsumerBusy, NotAllowed, ServiceNotReady
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.core.log import get_logger
 from magnetar.managed_ledger.entry import Entry
-from magnetar.policies.filters import Predicate
+from magnetar.policies.filters import FilterInvalid, Predicate
 from magnetar.transactions.model import TxnId
 
 LEDGER_ID: Final = 0
 ENTRY_ID: Final = 0
+
+log = get_logger("magnetar.subscription")
 
 
 class NonPersistentSubscription:
@@ -48,11 +51,14 @@ class NonPersistentSubscription:
         *,
         limits: SubscriptionLimits,
         clock: Clock,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.topic = topic
         self.name = name
         self.limits = limits
         self.clock = clock
+        self.properties: Mapping[str, str] = dict(properties or {})
+        """Those of the consumer that created the subscription; parameters of entry filters."""
         self.type: SubType | None = None
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
@@ -62,7 +68,7 @@ class NonPersistentSubscription:
         self._levels: list[list[Consumer]] = []
         self._policy = KeySharedSpec()
         self._selector: Selector = RingSelector(limits.ring_points)
-        self._filter = _predicate(limits)
+        self._filter = self._predicate()
         self._filter_counts = FilterCounts()
         self._gone = GoneConsumers()
         self._news = ActiveNews(lambda consumer: consumer is self.active)
@@ -93,15 +99,19 @@ class NonPersistentSubscription:
         """False: the subscription exists only while it has consumers."""
         return False
 
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Empty: the subscription stores nothing."""
-        return {}
-
     def set_limits(self, limits: SubscriptionLimits) -> None:
-        """Replaces the limits; attached consumers stay."""
+        """Replaces the limits; attached consumers stay.
+
+        The subscription ends if its filters cannot be used: its consumers attach again and get the
+        reason. Otherwise they would get messages that the filters were meant to reject.
+        """
         self.limits = limits
-        self._filter = _predicate(limits)
+        try:
+            self._filter = self._predicate()
+        except FilterInvalid as error:
+            log.warning("filters cannot be used, consumers are disconnected", topic=self.topic,
+                        subscription=self.name, error=str(error))  # fmt: skip
+            self.end()
 
     async def add_consumer(self, consumer: Consumer) -> None:
         """See `Subscription.add_consumer`."""
@@ -281,6 +291,14 @@ class NonPersistentSubscription:
             self.drop_rate = (self.dropped - dropped) / (now_s - since_s)
             self._rated = (self.dropped, now_s)
 
+    def _predicate(self) -> Predicate | None:
+        """Returns the filter by the policy and the properties, None without any.
+
+        Raises FilterInvalid if they cannot be used together.
+        """
+        spec = self.limits.entry_filters
+        return None if spec is None else spec.predicate(self.properties)
+
     def stats(self) -> SubscriptionStats:
         """The subscription's part of `topics stats`."""
         stats = SubscriptionStats(
@@ -288,6 +306,7 @@ class NonPersistentSubscription:
             is_durable=False,
             durable=False,
             msg_drop_rate=self.drop_rate,
+            subscription_properties=dict(self.properties),
         )
         self._filter_counts.fill_stats(stats)
         if self.active is not None:
@@ -301,8 +320,3 @@ class NonPersistentSubscription:
                 part.key_hash_range_arrays = owned.get(consumer, [])
         total(stats, consumers, self._gone)
         return stats
-
-
-def _predicate(limits: SubscriptionLimits) -> Predicate | None:
-    """Returns the filter of the policy; the subscription has no properties to add to it."""
-    return None if limits.entry_filters is None else limits.entry_filters.predicate({})

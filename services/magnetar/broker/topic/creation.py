@@ -18,6 +18,7 @@ from magnetar.policies.admission import AUTO_TOPIC_CREATION
 from magnetar.policies.caps import MAX_TOPICS
 
 FULL: Final = "Exceed maximum number of topics in namespace."
+TOO_MANY_PARTITIONS: Final = "Number of partitions should be less than or equal to {}"
 
 ListTopics = Callable[[NamespaceName, str], Awaitable[list[TopicName]]]
 
@@ -31,6 +32,8 @@ class TopicCreation:
         self._policies = policies
         self._default_partitions = default_partitions
         self._topics = topics
+        self.partitions_max = 0
+        """Maximum number of partitions of a topic, set with the settings; 0: no limit."""
         self.lock = asyncio.Lock()
 
     def by_use(self, name: TopicName) -> bool:
@@ -43,6 +46,11 @@ class TopicCreation:
         if automatic.get("topicType") != "partitioned":
             return 0
         return int(automatic.get("defaultNumPartitions") or self._default_partitions)
+
+    def check_count(self, partitions: int) -> None:
+        """Raises NotAllowed if a topic may not have so many partitions."""
+        if 0 < self.partitions_max < partitions:
+            raise NotAllowed(TOO_MANY_PARTITIONS.format(self.partitions_max), http_status=406)
 
     def _automatic(self, name: TopicName) -> dict[str, Any]:
         value: dict[str, Any] = self._policies.namespace_value(name.namespace, AUTO_TOPIC_CREATION)

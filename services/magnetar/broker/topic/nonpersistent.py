@@ -122,7 +122,7 @@ class NonPersistentTopic(GovernedTopic):
         subscription = self.subscriptions.get(request.subscription)
         if subscription is None:
             self.check_new_subscription(request.subscription)
-            subscription = await self.create_subscription(request.subscription)
+            subscription = self._create_subscription(request.subscription, request.properties)
         try:
             await subscription.add_consumer(consumer)
         except BaseException:
@@ -139,13 +139,19 @@ class NonPersistentTopic(GovernedTopic):
 
     async def create_subscription(self, name: str) -> NonPersistentSubscription:
         """Returns the subscription of that name, a new one if there is none."""
-        subscription = NonPersistentSubscription(
+        return self.subscriptions.get(name) or self._create_subscription(name, {})
+
+    def _create_subscription(
+        self, name: str, properties: Mapping[str, str]
+    ) -> NonPersistentSubscription:
+        subscription = self.subscriptions[name] = NonPersistentSubscription(
             self.full_name,
             name,
             limits=self.limits,
             clock=self._context.clock,
+            properties=properties,
         )
-        return self.subscriptions.setdefault(name, subscription)
+        return subscription
 
     def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
         """Detaches a consumer; the subscription ends with its last consumer."""
@@ -193,6 +199,8 @@ class NonPersistentTopic(GovernedTopic):
     def policies_changed(self) -> None:
         """See `Topic.policies_changed`."""
         self.apply_policies()
+        for name in [name for name, ended in self.subscriptions.items() if ended.closed]:
+            del self.subscriptions[name]
 
     def check_deletable(self, *, force: bool) -> None:
         """Raises PreconditionFailed while the topic is in use, unless forced."""

@@ -141,6 +141,7 @@ class TopicRegistry:
             return 0
         if not may_create:
             raise TopicNotFound(f"Topic {name} not found")
+        self.creation.check_count(new_partitions)
         # If another client creates it at the same moment, its partition count is the answer.
         with contextlib.suppress(Conflict):
             await self.create_partitioned(name, new_partitions, {})

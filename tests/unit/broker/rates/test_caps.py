@@ -409,6 +409,23 @@ def test_a_producer_without_a_schema_is_refused_where_one_is_enforced(level: str
     virtual(scenario())
 
 
+def test_a_topic_may_do_without_the_schemas_that_its_namespace_enforces() -> None:
+    async def scenario() -> None:
+        async with broker() as service:
+            client = Client(service)
+            await client.producer(TOPIC)
+            topic = await service.topics.get_or_open(parse_topic(TOPIC), create=False)
+            await topic.add_schema(STRING)
+            await set_namespace_policy(service, admission.SCHEMA_VALIDATION, True)
+            await set_policy(service, TOPIC, admission.SCHEMA_VALIDATION, False)
+            await client.producer(TOPIC)
+            await set_policy(service, TOPIC, admission.SCHEMA_VALIDATION, None)
+            with pytest.raises(Refused, match="without a schema"):
+                await client.producer(TOPIC)
+
+    virtual(scenario())
+
+
 def test_a_topic_s_own_schema_strategy_is_before_its_namespace_s() -> None:
     async def scenario() -> None:
         async with broker() as service:

@@ -1,10 +1,15 @@
 """Subscriptions of a non-persistent topic: deliveries when consumers leave or request again."""
 
 import pytest
+from tests.unit.admin.support import metadata
 from tests.unit.broker.subscription.conftest import entry_bytes
 from tests.unit.broker.topic.stage import request, stage
 
 from magnetar.broker.subscription.spec import SubType
+from magnetar.core.errors import NotAllowed
+from magnetar.policies.filters import ENTRY_FILTERS
+from magnetar.wire._pb.PulsarApi_pb2 import KeyValue
+from magnetar.wire.entry import build_entry
 
 KEYS = 64
 
@@ -62,3 +67,35 @@ async def test_stats_have_the_rates_of_each_consumer_since_the_last_time(kind: s
         s.clock.advance(10_000)
         subscription.update_rates()
         assert subscription.stats().msg_rate_out == 0.0
+
+
+def entry_of(region: str) -> bytes:
+    properties = [KeyValue(key="region", value=region)]
+    return build_entry(metadata(0, properties=properties), region.encode())
+
+
+async def test_properties_of_a_nonpersistent_subscription_are_parameters_of_filters() -> None:
+    async with stage() as s:
+        topic = await s.nonpersistent()
+        await s.set(ENTRY_FILTERS, {"entryFilterNames": "properties, expression"}, topic)
+        parameters = {"filter.property.region": "eu"}
+        subscription, _, sink = await s.attach(topic, request("s", properties=parameters))
+        subscription.publish([entry_of("eu"), entry_of("us")])
+        assert len(sink.delivered) == 1
+        stats = subscription.stats()
+        assert stats.subscription_properties == parameters
+        assert (stats.filter_accepted_msg_count, stats.filter_rejected_msg_count) == (1, 1)
+
+
+async def test_a_nonpersistent_subscription_ends_if_its_filters_cannot_be_used() -> None:
+    async with stage() as s:
+        topic = await s.nonpersistent()
+        wrong = {"filter.expression": "region = "}
+        subscription, _, sink = await s.attach(topic, request("s", properties=wrong))
+        await s.set(ENTRY_FILTERS, {"entryFilterNames": "expression"}, topic)
+        assert topic.subscriptions == {}
+        assert len(sink.destinations) == 1
+        with pytest.raises(NotAllowed, match="Subscription s"):
+            await s.attach(topic, request("s", properties=wrong))
+        again, _, _ = await s.attach(topic, request("s"))
+        assert again is not subscription

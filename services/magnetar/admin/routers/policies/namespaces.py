@@ -91,6 +91,8 @@ async def _change(request: Request, policy: Policy, value: Any, key: str) -> Non
 def in_force(service: BrokerService, policy: Policy, document: Document) -> Any:
     """Returns the policy in force for the namespace with that document."""
     own = of_namespace(policy, document, service.cluster)
+    if service.policies.is_fixed(policy):
+        own = None
     value = applied(policy, service.policies.broker_default(policy), own)
     return ONE_BOOKIE if value is None and policy is PERSISTENCE else value
 

@@ -28,10 +28,11 @@ from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.paths import TOPIC_PATH
 from magnetar.admin.http.routes import Routes
 from magnetar.admin.rights.caller import require
+from magnetar.admin.routers.policies.auth_document import Roles, checked_actions
 from magnetar.admin.routers.policies.topics import at_topic_owner_if_needed
 from magnetar.broker.catalog.namespace_policies import AUTH, TOPIC_AUTH
 from magnetar.broker.catalog.resources import Document
-from magnetar.broker.security.grants import NAMESPACE_AUTH, SUBSCRIPTION_ROLES, Action
+from magnetar.broker.security.grants import NAMESPACE_AUTH, SUBSCRIPTION_ROLES
 from magnetar.broker.security.needs import TenantAdminNeed
 from magnetar.broker.service import BrokerService
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
@@ -42,10 +43,8 @@ _NAMESPACE: Final = "/namespaces/{tenant:name}/{namespace:name}/permissions"
 _TOPIC: Final = TOPIC_PATH + "/permissions"
 _NO_NAMESPACE: Final = "Topic's namespace does not exist"
 """Pulsar's text when actions are granted on a namespace."""
-_ACTIONS: Final = tuple(sorted(Action))
 _BODY: Final = described(body="The role's actions", example=["produce", "consume"])
 
-Roles = dict[str, list[str]]
 T = TypeVar("T")
 
 
@@ -172,7 +171,7 @@ class GrantOnTopic(msgspec.Struct):
 )
 async def grant_on_topics(request: Request) -> Response:
     grants = await _grants_of_one_namespace(request)
-    checked = [(str(name), grant.role, _checked(grant.actions)) for name, grant in grants]
+    checked = [(str(name), grant.role, checked_actions(grant.actions)) for name, grant in grants]
 
     def granted(topics: dict[str, Roles]) -> dict[str, Roles]:
         for topic, role, actions in checked:
@@ -237,17 +236,7 @@ async def _require_topic(service: BrokerService, name: TopicName) -> None:
 
 
 async def _actions(request: Request) -> list[str]:
-    return _checked(await bodies.parse(request, list[str]))
-
-
-def _checked(actions: list[str] | None) -> list[str]:
-    """Returns the actions in order, without repetition; raises 400 for one that does not exist."""
-    if actions is None:
-        raise HTTPException(400, "Actions should not be null")
-    for action in actions:
-        if action not in _ACTIONS:
-            raise HTTPException(400, f"No such action: {action}; there are {', '.join(_ACTIONS)}")
-    return sorted(set(actions))
+    return checked_actions(await bodies.parse(request, list[str]))
 
 
 async def _auth(request: Request) -> Document:

@@ -12,7 +12,12 @@ from magnetar.broker.service import BrokerService
 from magnetar.core.errors import AuthorizationError, NotAllowed, PreconditionFailed
 from magnetar.core.names import NamespaceName
 from magnetar.policies import filters
-from magnetar.policies.admission import BOOKIE_AFFINITY, REPLICATION, SUBSCRIPTION_AUTH_MODE
+from magnetar.policies.admission import (
+    AUTO_TOPIC_CREATION,
+    BOOKIE_AFFINITY,
+    REPLICATION,
+    SUBSCRIPTION_AUTH_MODE,
+)
 from magnetar.policies.caps import MAX_MESSAGE_SIZE, MESSAGE_SIZE_INVALID
 from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, RETENTION
@@ -74,13 +79,21 @@ async def check_value(
 def check_honored(policy: Policy, value: object, service: BrokerService) -> None:
     """Raises if the value cannot be honored; None needs nothing.
 
-    NotAllowed: it needs a feature that is missing or off; PreconditionFailed: it names no filter.
+    NotAllowed: it needs a feature that is missing or off, or exceeds a limit of the broker;
+    PreconditionFailed: it names no filter.
     """
     if (reason := policy.unsupported(value, service.cluster)) is not None:
         raise NotAllowed(reason)
+    if policy is AUTO_TOPIC_CREATION and isinstance(value, Mapping):
+        service.topics.creation.check_count(value.get("defaultNumPartitions") or 0)
     if policy is BOOKIE_AFFINITY and value is not None and service.session is None:
         raise NotAllowed(
             "bookieAffinity needs a cluster: a standalone has one bookie; leave it out"
+        )
+    if value is not None and service.policies.is_fixed(policy):
+        raise NotAllowed(
+            "the brokers' entry filters (entryFilterNames) hold for all topics: set "
+            "allowOverrideEntryFilters=true to have policies replace them"
         )
     if policy is ENTRY_FILTERS and isinstance(value, Mapping):
         try:

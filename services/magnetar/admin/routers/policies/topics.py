@@ -126,6 +126,8 @@ def _in_force(
     service: BrokerService, policy: Policy, own: TopicPolicies, document: Document
 ) -> Any:
     above = in_force_for_namespace(service, policy, document)
+    if service.policies.is_fixed(policy):
+        return above
     return applied(policy, above, of_topic(policy, own))
 
 

@@ -127,11 +127,16 @@ async def subscription_state(
     )
 
 
+def label(consumer: Consumer) -> str:
+    """Returns the consumer's name, or its address and id if its client gave it none."""
+    return consumer.name or f"{consumer.sink.address}#{consumer.spec.consumer_id}"
+
+
 def _consumer(consumer: Consumer, active: str | None) -> ConsumerState:
     ledger_id = min(consumer.pending, default=-1)
     oldest = None if ledger_id < 0 else Position(ledger_id, min(consumer.pending[ledger_id]))
     return ConsumerState(
-        consumer.name,
+        label(consumer),
         address=consumer.sink.address,
         client_version=consumer.sink.client_version,
         connected_ms=consumer.connected_since_ms,

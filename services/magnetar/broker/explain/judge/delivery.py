@@ -190,22 +190,25 @@ def _dispatched(state: SubscriptionState) -> Iterator[Finding]:
         return
     yield from transactions.blocking(state)
     if state.type in SINGLE:
-        if state.delivered > sum(txn.acked_entries for txn in state.ack_transactions):
-            yield in_flight(state, [consumer for consumer in state.consumers if consumer.active])
+        held = state.delivered - sum(txn.acked_entries for txn in state.ack_transactions)
+        if held > 0:
+            active = [consumer for consumer in state.consumers if consumer.active]
+            yield in_flight(state, active, f"{held} entries")
         return
     holders = [consumer for consumer in state.consumers if consumer.pending_entries]
     if holders:
-        yield in_flight(state, holders)
+        yield in_flight(state, holders, str(sum(consumer.unacked for consumer in holders)))
 
 
-def in_flight(state: SubscriptionState, holders: list[ConsumerState]) -> Finding:
-    """Returns the finding for messages that were delivered and not acknowledged."""
+def in_flight(state: SubscriptionState, holders: list[ConsumerState], held: str) -> Finding:
+    """Returns the finding for messages that were delivered and not acknowledged.
+
+    `held` says how many: a dispatcher with one active consumer counts entries.
+    """
     names = ", ".join(consumer.name for consumer in holders[:NAMED_MAX])
-    held = sum(consumer.unacked for consumer in holders)
     return finding(
         Code.IN_FLIGHT,
-        f"Every readable message was delivered, and {names} has not acknowledged "
-        f"{held or state.backlog} of them.",
+        f"Every readable message was delivered, and {names} has not acknowledged {held} of them.",
         {
             "backlog": state.backlog,
             "oldest_unacknowledged": _text(state.next_unacked),

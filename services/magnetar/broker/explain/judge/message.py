@@ -28,11 +28,23 @@ def judge_message(state: SubscriptionState, message: MessageState) -> list[Findi
         own = [*_waits(state, message)]
     else:
         own = []
-    known = {cause.code for cause in own}
-    findings = own + [cause for cause in judge_subscription(state) if cause.code not in known]
+    known = {cause.code for cause in own} | _of_others(state, message)
+    causes = judge_subscription(state)
+    # At least one stays: without an own reason, that of the subscription is the answer.
+    findings = own + [cause for cause in causes if cause.code not in known] or causes
     if message.ahead and not own:
         findings.append(_after(state, message))
     return [*findings, *_notes(message)]
+
+
+def _of_others(state: SubscriptionState, message: MessageState) -> set[Code]:
+    """Returns the reasons of the subscription that hold other messages back, and not this one."""
+    codes = {Code.DELAYED, Code.ACKED_IN_TRANSACTION}
+    if message.position != state.next_unacked:
+        codes.add(Code.IN_FLIGHT)
+    if state.horizon is None or message.position < state.horizon:
+        codes |= {Code.TRANSACTION_OPEN, Code.TRANSACTION_RECOVERY}
+    return codes
 
 
 def _name(message: MessageState) -> str:
@@ -172,6 +184,8 @@ def _waits(state: SubscriptionState, message: MessageState) -> Iterator[Finding]
         blocking = message.txn or next(iter(state.transactions), None)
         if blocking is not None:
             yield transactions.open_transaction(state, blocking, message.position)
+        if message.delayed_until_ms:
+            yield delays.delayed(state, message)
         return
     if message.delayed_until_ms:
         yield delays.delayed(state, message)
