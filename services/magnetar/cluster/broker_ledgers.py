@@ -1,5 +1,6 @@
 """A broker's ledger client and its set of bookies, with their status and metrics."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 from magnetar.cluster.membership import Membership
@@ -10,6 +11,18 @@ from magnetar.ledger.registered_bookies import RegisteredBookies, RegisteredSett
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.observe.metrics import single
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+
+
+def ledger_settings(settings: BrokerProcessSettings) -> LedgerSettings:
+    """Returns the settings of a broker's ledgers, in their units."""
+    return LedgerSettings(
+        ensemble_size=settings.ensemble_size,
+        write_quorum=settings.write_quorum,
+        ack_quorum=settings.ack_quorum,
+        add_timeout_s=settings.add_timeout_ms / 1000,
+        read_timeout_s=float(settings.read_timeout_s),
+        speculative_read_delay_s=settings.speculative_read_delay_ms / 1000 or math.inf,
+    )
 
 
 class BrokerLedgers:
@@ -35,14 +48,7 @@ class BrokerLedgers:
             member.store,
             self.bookies,
             clock,
-            LedgerSettings(
-                ensemble_size=settings.ensemble_size,
-                write_quorum=settings.write_quorum,
-                ack_quorum=settings.ack_quorum,
-                add_timeout_s=settings.add_timeout_ms / 1000,
-                read_timeout_s=float(settings.read_timeout_s),
-                speculative_read_delay_s=settings.speculative_read_delay_ms / 1000,
-            ),
+            ledger_settings(settings),
         )
 
     async def start(self) -> None:

@@ -182,9 +182,9 @@ class LedgerClient:
                     answer = task.result()
                     if isinstance(answer, LedgerEnd):
                         confirmed = max(confirmed, answer.last_add_confirmed)
-                        delay = self.settings.speculative_read_delay_s
+                        delay = self.settings.more_answers_s
                     elif isinstance(answer, NoSuchLedger):
-                        delay = self.settings.speculative_read_delay_s
+                        delay = self.settings.more_answers_s
                     else:
                         failure = answer
         if delay is None and failure is not None:

@@ -40,7 +40,7 @@ class LedgerSettings:
     read_timeout_s: float = 30.0
     """Deadline of one read, with all the copies that it tries."""
     speculative_read_delay_s: float = 0.25
-    """A read that is not answered by then is also sent to the next copy."""
+    """A read that is not answered by then is also sent to the next copy; inf: only if it fails."""
     recovery_request_timeout_s: float = 3.0
     recovery_timeout_s: float = 60.0
     metadata_timeout_s: float = 20.0
@@ -61,6 +61,11 @@ class LedgerSettings:
     """Concurrent ensemble changes of idle ledgers."""
     count_entries: int = 20_000
     """Entries between two counts of a striped ledger's length on its record, for recovery."""
+
+    @property
+    def more_answers_s(self) -> float:
+        """How long a question to several bookies waits for further answers after the first."""
+        return min(self.speculative_read_delay_s, self.recovery_request_timeout_s)
 
     @property
     def quorums(self) -> Quorums:

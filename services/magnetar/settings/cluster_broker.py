@@ -113,10 +113,11 @@ class BrokerProcessSettings(BrokerSettings):
     )
     speculative_read_delay_ms: int = setting(
         250,
-        "Time without an answer after which a read also tries another copy (Pulsar: never).",
+        "Time without an answer after which a read also tries another copy; 0: only after an error "
+        "(Pulsar's default).",
         group=BROKER,
         unit="ms",
-        within=(1, 600_000),
+        within=(0, 600_000),
         pulsar="bookkeeperClientSpeculativeReadTimeoutInMillis",
     )
     quarantine_errors_max: int = setting(

@@ -86,5 +86,6 @@ class StorageSettings:
         if (self.retention_minutes == 0) != (self.retention_size_mb == 0):
             raise SettingsError(
                 "retention_minutes and retention_size_mb must both be 0, or neither: "
-                f"they are {self.retention_minutes} and {self.retention_size_mb}"
+                f"they are {self.retention_minutes} and {self.retention_size_mb}. Set both in the "
+                "brokers' files (-1: no limit), or the retention policy of namespaces"
             )

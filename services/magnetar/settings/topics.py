@@ -116,7 +116,8 @@ class ProducerSettings:
     )
     expose_entry_metadata: bool = setting(
         True,
-        "Whether the metadata of `entry_metadata` is sent to clients that can read it.",
+        "Whether the metadata of `entry_metadata` is sent to clients that can read it (Pulsar: "
+        "false).",
         group=PRODUCERS,
         pulsar="exposingBrokerEntryMetadataToClientEnabled",
     )

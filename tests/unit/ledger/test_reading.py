@@ -1,6 +1,7 @@
 """Reads from any copy: the order of bookies, and the handling of failures."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -108,6 +109,27 @@ def test_a_copy_that_does_not_answer_has_another_one_asked() -> None:
         assert await all_of(reader) == ENTRIES
         assert loop.time() - begun < 0.5  # once; then the one that answers is asked first
         held.release()
+
+    virtual(main())
+
+
+def test_without_speculation_another_copy_is_asked_only_after_an_error() -> None:
+    async def main() -> None:
+        never = quorum(2, 2, 2, speculative_read_delay_s=math.inf, read_timeout_s=5.0)
+        reader, links = await written(Cluster(2, never))
+        late = 0
+        for link in links.links.values():
+            link.hold()
+            try:
+                assert await all_of(reader) == ENTRIES
+            except ReadTimeout:
+                late += 1
+            link.release()
+        assert late >= 1  # that of the copy that is asked first
+        for link in links.links.values():
+            link.lose_ratio = 1.0
+            assert await all_of(reader) == ENTRIES
+            link.lose_ratio = 0.0
 
     virtual(main())
 
