@@ -75,5 +75,7 @@ async def attach_again(
             if refused(error):
                 return
             log.info("could not attach", kind=kind, topic=error.topic, error=str(error))
+        except Exception as error:  # nothing else would attach it again: its calls would hang
+            log.error("could not attach", kind=kind, error=repr(error), exc_info=error)
         redirect = ""
         await asyncio.sleep(backoff.failed_s())

@@ -368,8 +368,10 @@ class Client:
             if owned:
                 await asyncio.gather(*(part.close() for part in owned), return_exceptions=True)
         finally:
-            await context.tasks.stop()
-            await context.pool.close()
+            try:
+                await context.tasks.stop()
+            finally:
+                await context.pool.close()
             for auth in self._authentications():
                 await auth.close()
 

@@ -177,6 +177,8 @@ async def test_errors_that_end_a_lookup(
         [answer(500)],
         [answer(503)],
         [answer(200, b"[")],
+        [answer(200, b'{"partitions":"two"}'), answer(200, b'{"partitions":null}')],
+        [answer(307, more=b"Location: http://[\r\n")],
         [b""],
         [answer(307, more=b"Location: %s\r\n" % PARTITIONS.encode())] * 20,
     ],

@@ -38,7 +38,7 @@ from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.retry import retrying
-from magnetar.client.network.service_urls import parse_address
+from magnetar.client.network.service_urls import broker_address
 from magnetar.client.schema.api import Schema
 from magnetar.client.schema.evolution import explained
 from magnetar.core.log import get_logger
@@ -132,7 +132,8 @@ class PartitionConsumer:
     async def _attach(self, redirect: str) -> None:
         context = self._context
         if redirect:
-            connection = await context.pool.get(parse_address(redirect))
+            broker = broker_address(redirect, self.topic, "")
+            connection = await context.pool.get(broker)
         else:
             connection = await context.lookup.connection(self.topic)
         self._lost_while_attaching = False

@@ -5,6 +5,7 @@ A broker with topic watchers sends changes at once. The list is also requested e
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -16,6 +17,7 @@ from magnetar.client.network.connection import Connection
 from magnetar.client.network.retry import FIRST_BACKOFF_S
 from magnetar.client.options import ConsumerOptions
 from magnetar.core.backoff import Backoff
+from magnetar.core.errors import InvalidTopicName
 from magnetar.core.log import get_logger
 from magnetar.core.names import parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -54,7 +56,10 @@ class TopicPattern:
 
     def select(self, topics: Iterable[str]) -> set[str]:
         """Returns the topics that match, partitioned ones by their common name."""
-        bases = {str(parse_topic(topic).base) for topic in topics}
+        bases = set()
+        for topic in topics:
+            with contextlib.suppress(InvalidTopicName):  # none that a consumer can have
+                bases.add(str(parse_topic(topic).base))
         return {
             base
             for base in bases

@@ -2,9 +2,9 @@
 
 A request is answered by its id. Receipts, messages and closures go to the producer or consumer of
 their id. Frames written in one turn of the loop leave in one write. Keep-alive: after
-`keep_alive_s` without a command from the broker, the client sends PING; after as much time again
-without any command, it closes the connection. When the connection is lost, waiting requests fail
-with `Disconnected`, and every producer and consumer is notified, once.
+`keep_alive_s` without a command from the broker, or PROGRESS_BYTES_MIN of one, the client sends
+PING; after as much time again without either, it closes the connection. When the connection is
+lost, waiting requests fail with `Disconnected`, and every producer and consumer is notified, once.
 """
 
 import asyncio
@@ -15,12 +15,14 @@ from typing import Any, Final, Protocol, cast
 from google.protobuf.message import Message
 
 from magnetar.client.errors import ClientError, Disconnected, OperationTimeout, server_error
+from magnetar.client.network.answers import ANSWER_OF
 from magnetar.core.log import get_logger
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.client_decoder import Answer, ClientDecoder, Delivery, Receipt
 from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.encoder import PING_FRAME, PONG_FRAME, encode_command
 from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX, MESSAGE_BYTES_MAX_DEFAULT, ProtocolError
+from magnetar.wire.progress import PROGRESS_BYTES_MIN
 
 log = get_logger("magnetar.client.connection")
 
@@ -103,7 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._flush_due = False
         self._paused = False
-        self._waiting: dict[int, tuple[asyncio.Future[Message], str]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Message], str, int]] = {}
+        """The requests without an answer: their topic and their type."""
         self._request_ids = itertools.count(1)
         self._producers: dict[int, ProducerLink] = {}
         self._consumers: dict[int, ConsumerLink] = {}
@@ -115,6 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done when the transport is closed."""
         self._heard_at = loop.time()
+        self._unfinished_bytes = 0
+        """Received since `_heard_at`, of a frame that is not complete."""
         self._keep_alive: asyncio.TimerHandle | None = None
         self.max_message_bytes = MESSAGE_BYTES_MAX_DEFAULT
         self.protocol_version = 0
@@ -147,13 +152,15 @@ class Connection(asyncio.BufferedProtocol):
         return self._decoder.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._heard_at = self._loop.time()
         try:
             events = self._decoder.received(nbytes)
         except ProtocolError as error:
             log.warning("broker violated the protocol", broker=self.address, error=str(error))
             self.abort(f"The broker violated the protocol: {error}")
             return
+        self._unfinished_bytes += nbytes
+        if events or self._unfinished_bytes >= PROGRESS_BYTES_MIN:
+            self._heard_at, self._unfinished_bytes = self._loop.time(), 0
         consumers, producers = self._consumers, self._producers
         for event in events:
             if type(event) is Delivery:
@@ -211,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
                 Disconnected("The connection is closed", topic=topic, broker=self.address)
             )
             return future
-        self._waiting[request_id] = (future, topic)
+        self._waiting[request_id] = (future, topic, int(command_type))
         future.add_done_callback(lambda _: self._waiting.pop(request_id, None))
         self.write(encode_command(command_type, message))
         return future
@@ -287,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._keep_alive is not None:
             self._keep_alive.cancel()
         waiting, self._waiting = self._waiting, {}
-        for future, topic in waiting.values():
+        for future, topic, _ in waiting.values():
             if not future.done():
                 future.set_exception(Disconnected(reason, topic=topic, broker=self.address))
         if not self.greeting.done():
@@ -325,15 +332,27 @@ class Connection(asyncio.BufferedProtocol):
             handler(self, message)
             return
         request_id = getattr(message, "request_id", None)
-        waiting = self._waiting.get(request_id) if request_id is not None else None
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_result(message)
+        if request_id is not None and (future := self._waiting_for(number, request_id)) is not None:
+            future.set_result(message)
+
+    def _waiting_for(self, number: int, request_id: int) -> asyncio.Future[Message] | None:
+        """Returns who waits for an answer of this type; another type ends the connection."""
+        waiting = self._waiting.get(request_id)
+        if waiting is None or waiting[0].done():
+            return None
+        future, _, command_type = waiting
+        if ANSWER_OF.get(command_type, number) != number:
+            wrong = f"{command_name(command_type)} was answered with {command_name(number)}"
+            log.warning("broker violated the protocol", broker=self.address, error=wrong)
+            self.abort(f"The broker violated the protocol: {wrong}")
+            return None
+        return future
 
     def _on_ping(self, message: pb.CommandPing) -> None:
         self.write(PONG_FRAME)
 
     def _on_pong(self, message: pb.CommandPong) -> None:
-        """Any bytes count as a sign of life."""
+        """Any command counts as a sign of life."""
 
     def _on_connected(self, connected: pb.CommandConnected) -> None:
         if connected.max_message_size > 0:
@@ -378,9 +397,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_producer_success(self, success: pb.CommandProducerSuccess) -> None:
         """A producer that waits for exclusive access gets a second answer when it has it."""
-        waiting = self._waiting.get(success.request_id)
-        if waiting is not None and not waiting[0].done() and success.producer_ready:
-            waiting[0].set_result(success)
+        future = self._waiting_for(_PRODUCER_SUCCESS, success.request_id)
+        if future is not None and success.producer_ready:
+            future.set_result(success)
 
     def _on_end_of_topic(self, end: pb.CommandReachedEndOfTopic) -> None:
         consumer = self._consumers.get(end.consumer_id)
@@ -406,13 +425,14 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _on_ack_response(self, response: pb.CommandAckResponse) -> None:
-        waiting = self._waiting.get(response.request_id)
-        if waiting is None or waiting[0].done():
+        future = self._waiting_for(_ACK_RESPONSE, response.request_id)
+        if future is None:
             return
         if response.HasField("error"):
-            waiting[0].set_exception(self._error(response.error, response.message, waiting[1]))
+            topic = self._waiting[response.request_id][1]
+            future.set_exception(self._error(response.error, response.message, topic))
         else:
-            waiting[0].set_result(response)
+            future.set_result(response)
 
 
 _HANDLERS: Final[dict[int, Callable[[Connection, Any], None]]] = {

@@ -43,10 +43,13 @@ async def request(
 
     `tls` is the context for an https URL.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        raise InvalidConfiguration(f"{url!r} is not a URL: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidConfiguration(f"{url!r} is not an http or https URL")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     head = _head(method, parts.netloc, f"{parts.path or '/'}{parts.query and '?'}{parts.query}")
     all_headers = {**headers, "Content-Length": str(len(body))} if body else headers
     head += "".join(_header(name, value) for name, value in all_headers.items())

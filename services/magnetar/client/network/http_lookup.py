@@ -27,7 +27,7 @@ from magnetar.client.network.http import HttpAnswer, request
 from magnetar.client.network.lookup import REDIRECTS_MAX, LookupSettings, TopicList
 from magnetar.client.network.pool import ConnectionPool
 from magnetar.client.network.retry import retrying
-from magnetar.client.network.service_urls import ServiceUrls, parse_address
+from magnetar.client.network.service_urls import ServiceUrls, broker_address
 from magnetar.core.names import parse_topic
 from magnetar.schemas import key_value_text
 from magnetar.schemas.model import SchemaInfo, SchemaType, version_from_bytes
@@ -79,7 +79,7 @@ class HttpLookup:
                     f"The broker of the topic has no {'TLS' if tls else 'plain'} address",
                     topic=topic,
                 )
-            return await self._pool.get(parse_address(url))
+            return await self._pool.get(broker_address(url, topic, str(self._urls.first)))
 
         return await self._retried(once, "The lookup", topic)
 
@@ -120,8 +120,17 @@ class HttpLookup:
 
     async def _retried(self, once: Callable[[], Awaitable[T]], what: str, topic: str) -> T:
         settings = self._settings
+
+        async def read() -> T:
+            try:
+                return await once()
+            except (LookupError, TypeError, ValueError) as error:  # another document than expected
+                if isinstance(error, ClientError):
+                    raise
+                raise LookupFailed(f"{what} has another answer: {error!r}", topic=topic) from error
+
         return await retrying(
-            once, what=what, timeout_s=settings.timeout_s, random=settings.random, topic=topic,
+            read, what=what, timeout_s=settings.timeout_s, random=settings.random, topic=topic,
             backoff_max_s=settings.backoff_max_s,
         )  # fmt: skip
 

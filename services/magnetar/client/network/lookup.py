@@ -12,7 +12,7 @@ from magnetar.client.errors import LookupFailed, server_error
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.pool import ConnectionPool
 from magnetar.client.network.retry import retrying
-from magnetar.client.network.service_urls import ServiceUrls, parse_address
+from magnetar.client.network.service_urls import ServiceUrls, broker_address
 from magnetar.schemas.model import SchemaInfo, SchemaType
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
@@ -106,7 +106,7 @@ class BinaryLookup:
                     topic=topic,
                     broker=connection.address,
                 )
-            broker = parse_address(url)
+            broker = broker_address(url, topic, connection.address)
             through = service if answer.proxy_through_service_url else None
             self._urls.check_cluster(cluster)
             connection = await self._pool.get(broker, through)

@@ -60,6 +60,8 @@ class ConnectionPool:
         self._connections: dict[_Key, Connection] = {}
         self._attempts: dict[_Key, asyncio.Task[Connection]] = {}
         self._turns = itertools.count()
+        self._refreshing: set[Connection] = set()
+        """Connections whose challenge is being answered."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -131,7 +133,8 @@ class ConnectionPool:
                     f"No connection to {through} in {settings.connect_timeout_s:g} s",
                     broker=str(broker),
                 ) from None
-            if isinstance(error, OSError) and not isinstance(error, ClientError):
+            # A host name that cannot be encoded raises ValueError.
+            if isinstance(error, OSError | ValueError) and not isinstance(error, ClientError):
                 raise connect_failed(error, str(through), str(broker)) from error
             if isinstance(error, Disconnected):
                 raise ConnectFailed(error.message, broker=str(broker)) from error
@@ -162,8 +165,14 @@ class ConnectionPool:
         await asyncio.shield(connection.greeting)
 
     def _answer_challenge(self, connection: Connection, auth: Authentication) -> None:
-        refreshing = self._refresh(connection, auth)
-        self._tasks.start(refreshing, f"credentials for {connection.address}")
+        if connection in self._refreshing:
+            return  # the answer to an earlier challenge is on its way
+        refreshing = self._tasks.start(
+            self._refresh(connection, auth), f"credentials for {connection.address}"
+        )
+        if refreshing is not None:
+            self._refreshing.add(connection)
+            refreshing.add_done_callback(lambda _: self._refreshing.discard(connection))
 
     async def _refresh(self, connection: Connection, auth: Authentication) -> None:
         try:
@@ -215,8 +224,10 @@ class ConnectionPool:
         for connection in connections:
             connection.close()
         ends = [connection.ended for connection in connections if not connection.ended.done()]
-        if ends:
-            await asyncio.wait(ends, timeout=CLOSE_TIMEOUT_S)
+        try:
+            if ends:
+                await asyncio.wait(ends, timeout=CLOSE_TIMEOUT_S)
+        finally:
             for connection in connections:
                 if not connection.ended.done():
                     connection.abort("The client closed the connection")

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from magnetar.client.errors import Disconnected, InvalidConfiguration
+from magnetar.client.errors import Disconnected, InvalidConfiguration, LookupFailed
 
 DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443}
 
@@ -52,6 +52,18 @@ def parse_address(url: str) -> Address:
             f"{url!r} is not a service URL: use pulsar://HOST:PORT, pulsar+ssl://, http:// or https://"
         )
     return Address(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme])
+
+
+def broker_address(url: str, topic: str, told_by: str) -> Address:
+    """Parses the URL of a broker that another one told; raises LookupFailed, for a retry."""
+    try:
+        return parse_address(url)
+    except InvalidConfiguration as error:
+        raise LookupFailed(
+            f"The address of the topic's broker is none: {error.message}",
+            topic=topic,
+            broker=told_by,
+        ) from error
 
 
 def parse_service_url(url: str) -> list[Address]:

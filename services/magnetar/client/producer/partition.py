@@ -27,7 +27,7 @@ from magnetar.client.limits import Permits
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.retry import retrying, while_disconnected
-from magnetar.client.network.service_urls import parse_address
+from magnetar.client.network.service_urls import broker_address
 from magnetar.client.options import AccessMode, ProducerOptions
 from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch, size_in_batch
 from magnetar.client.producer.chunks import Chunker
@@ -180,7 +180,8 @@ class PartitionProducer:
     async def _attach(self, timeout_s: float | None, redirect: str) -> None:
         context = self._context
         if redirect:
-            connection = await context.pool.get(parse_address(redirect))
+            broker = broker_address(redirect, self.topic, "")
+            connection = await context.pool.get(broker)
         else:
             connection = await context.lookup.connection(self.topic)
         self._lost_while_attaching = False
