@@ -13,11 +13,13 @@ from typing import Protocol
 
 from magnetar.admin.context import topic_not_found
 from magnetar.broker.balance.quotas import QUOTAS, without_namespace
+from magnetar.broker.catalog.namespace_policies import granted_on_topics, without_topics
+from magnetar.broker.catalog.resources import Document
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.api import Topic
 from magnetar.core.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
-from magnetar.core.names import DOMAINS, NamespaceName, TopicName
+from magnetar.core.names import DOMAINS, NamespaceName, TopicName, parse_topic
 from magnetar.metadata.store import Check
 
 
@@ -127,15 +129,11 @@ async def delete_partitioned(
 
     async def empty(mark: Check) -> None:
         await remover.remove(await remover.partitions(name), mark)
+        # Before the record: its clients may create the topic again as soon as that is deleted.
+        await service.schemas.forget(name, (mark,))
+        await service.policies.forget(name, (mark,))
 
     await service.resources.partitioned_deletion(name, under).run(check, empty)
-    await forget_partitioned(service, name)
-
-
-async def forget_partitioned(service: BrokerService, name: TopicName) -> None:
-    """Deletes the policies and schemas of a partitioned topic whose record is deleted."""
-    await service.policies.forget(name)
-    await service.schemas.forget(name)
 
 
 async def delete_namespace(
@@ -158,7 +156,17 @@ async def delete_namespace(
         await remover.remove(await remover.topics(namespace, half_deleted=True), mark)
         await forget_namespace(service, namespace, mark)
 
-    await service.resources.namespace_deletion(namespace).run(check, empty)
+    async def restored(document: Document) -> Document:
+        """Without the permissions on topics that are gone: the next of that name has others."""
+        granted = [parse_topic(name) for name in granted_on_topics(document)]
+        if not granted:
+            return document
+        left = set(await partitioned_topics(service, namespace))
+        left.update(await remover.topics(namespace, half_deleted=False))
+        gone = {str(name) for name in granted if name not in left and name.base not in left}
+        return without_topics(document, gone)
+
+    await service.resources.namespace_deletion(namespace, restored).run(check, empty)
 
 
 async def partitioned_topics(service: BrokerService, namespace: NamespaceName) -> list[TopicName]:
@@ -178,7 +186,12 @@ async def forget_namespace(service: BrokerService, namespace: NamespaceName, mar
         raise Conflict(f"Namespace {namespace} still has topics: repeat its deletion")
     await service.policies.documents.forget_namespace(namespace, mark)
     await service.resources.forget_backlog(namespace, mark)
-    await QUOTAS.change(service.store, partial(without_namespace, namespace=str(namespace)))
+    without_quotas = partial(without_namespace, namespace=str(namespace))
+    await QUOTAS.change(service.store, without_quotas, (mark,))
+    for encoded in await service.schemas.topics(namespace):
+        # Left by producers that attached during the deletion of their topics.
+        topic = TopicName.from_encoded(DOMAINS[0], namespace, encoded)
+        await service.schemas.forget(topic, (mark,))
 
 
 async def refuse_namespace_in_use(

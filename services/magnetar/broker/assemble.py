@@ -41,6 +41,7 @@ from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.topic.belongings import Belongings
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.deduplication.limits import DeduplicationLimits
 from magnetar.broker.topic.delayed.limits import DelayLimits
@@ -142,6 +143,7 @@ def assemble(
     policies = BrokerPolicies(store, settings, resources, policy_news.changed)
     cold, compaction, offloading = _cold(settings, store, clock, policies, managed_ledger)
     cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, rules)
+    topic_schemas = TopicSchemas(schemas, policies)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
         cold=cold,
@@ -149,8 +151,8 @@ def assemble(
         confirm=partial(_confirm_retention, policies, open_topics),
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
+        forget=Belongings(resources, topic_schemas, policies).forget_with_log,
     )
-    topic_schemas = TopicSchemas(schemas, policies)
     groups = GroupLimits(store, clock, record.broker_id, session)
     context = _topic_context(settings, store, clock, tasks, topic_schemas, policies, groups)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)

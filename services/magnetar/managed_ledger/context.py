@@ -44,6 +44,13 @@ async def unlimited(_name: str, _created_ms: int) -> Position | None:
     return None
 
 
+Forget = Callable[[str, Check], Awaitable[None]]
+
+
+async def nothing_else(_name: str, _marked: Check) -> None:
+    """Keeps nothing of a managed ledger elsewhere."""
+
+
 ColdFirst = Callable[[str], bool]
 
 
@@ -118,6 +125,11 @@ class Context:
     """Called with the managed ledger's name and creation time: how far retention may trim.
 
     None means no limit. If it raises, the ledgers stay.
+    """
+    forget: Forget = nothing_else
+    """Deletes what others keep of a managed ledger that is being deleted, before its record.
+
+    Called with its name and a check that holds until its record is deleted; may be called again.
     """
     unanswered: set[str] = field(default_factory=set)
     """Managed ledgers with a write of a former instance that may still land.

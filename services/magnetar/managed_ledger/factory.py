@@ -23,9 +23,11 @@ from magnetar.managed_ledger.context import (
     ColdFirst,
     Confirm,
     Context,
+    Forget,
     PersistTimer,
     TrimLimit,
     bookies_first,
+    nothing_else,
     unasked,
     unlimited,
 )
@@ -89,12 +91,13 @@ class ManagedLedgerFactory:
         confirm: Confirm = unasked,
         trim_limit: TrimLimit = unlimited,
         cold_first: ColdFirst = bookies_first,
+        forget: Forget = nothing_else,
         rng: random.Random | None = None,
     ) -> None:
         """`guard` binds every write to a claim; `confirm` confirms retention before each trim.
 
         `trim_limit` limits how far retention trims; `cold_first` chooses the copy that is read
-        first. The factory closes `cold`.
+        first. `forget` deletes what others keep of a deleted one. The factory closes `cold`.
         """
         settings = settings or ManagedLedgerSettings()
         self.cache = EntryCache(settings.cache_bytes_max)
@@ -115,6 +118,7 @@ class ManagedLedgerFactory:
             confirm=confirm,
             cold_first=cold_first,
             trim_limit=trim_limit,
+            forget=forget,
             rng=rng or random.Random(),
         )
         self._open: dict[str, ManagedLedger] = {}

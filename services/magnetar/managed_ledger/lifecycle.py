@@ -230,6 +230,7 @@ async def _finish_deletion(
     if ledger_ids or record.last_position > EARLIEST:
         await _discard_compacted(name, record.created_ms, context)
     with suppress(BadRevision):  # another process deleted it
+        await context.forget(name, Check(key, revision))
         await tenure.write([Delete(key, revision)])
 
 

@@ -33,6 +33,14 @@ ATTEMPTS_MAX: Final = 16
 Step = Callable[[], Awaitable[None]]
 Empty = Callable[[Check], Awaitable[None]]
 """Deletes everything below the record, in transactions that include this check."""
+Restored = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Returns a record as it is kept after its deletion has failed with a part of it deleted."""
+
+
+async def unchanged(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record that says nothing of what is below it."""
+    return document
+
 
 log = get_logger("magnetar.deletion")
 
@@ -64,11 +72,13 @@ class MarkedDeletion:
         absent: str,
         written: Callable[[Record], None],
         under: Check | None = None,
+        restored: Restored = unchanged,
     ) -> None:
         """`what` names the record in texts, `absent` is the text of NotFound.
 
         `written` is called with each version of the record that is written here. `under` is the
-        mark of the parent record, if this deletion is a part of the parent's.
+        mark of the parent record, if this deletion is a part of the parent's. `restored` is called
+        before the mark is removed, if this deletion or an earlier one may have deleted a part.
         """
         self._store = store
         self._key = key
@@ -76,6 +86,9 @@ class MarkedDeletion:
         self._absent = absent
         self._written = written
         self._under: Sequence[Check] = () if under is None else (under,)
+        self._restored = restored
+        self._begun = False
+        """Whether something below the record may have been deleted under its mark."""
         self._in_doubt = False
         """Whether a mark's write had no answer: it may succeed until the revision changes."""
 
@@ -93,6 +106,7 @@ class MarkedDeletion:
                 revision = await self._mark(again=marked)
                 marked = True
                 await check()
+                self._begun = True
                 await empty(Check(self._key, revision))
                 await self._store.delete(self._key, expected=revision)
             except BadRevision as error:
@@ -113,6 +127,7 @@ class MarkedDeletion:
         if record is None:
             raise NotFound(self._absent)
         if is_marked(decode_document(record.key, record.value)):
+            self._begun = True  # perhaps by another deletion
             return record.revision
         if again:
             raise Conflict(
@@ -144,6 +159,8 @@ class MarkedDeletion:
 
     async def _write(self, record: Record, *, marked: bool, checks: Sequence[Check] = ()) -> int:
         document = decode_document(record.key, record.value)
+        if not marked and self._begun:
+            document = await self._restored(document)
         value = encode({**document, DELETED: marked})
         revision = await self._store.transact([Put(self._key, value, record.revision), *checks])
         self._written(Record(self._key, value, revision))

@@ -4,6 +4,7 @@
 absent, as in Pulsar.
 """
 
+from collections.abc import Collection
 from typing import Any, Final
 
 BUNDLES_DEFAULT: Final = 4
@@ -58,7 +59,11 @@ def granted_on_topics(policies: dict[str, Any]) -> dict[str, dict[str, list[str]
     return granted
 
 
-def without_topic(policies: dict[str, Any], topic: str) -> dict[str, Any]:
-    """Returns the policies without the permissions on a topic."""
-    left = {name: roles for name, roles in granted_on_topics(policies).items() if name != topic}
+def without_topics(policies: dict[str, Any], topics: Collection[str]) -> dict[str, Any]:
+    """Returns the policies without the permissions on these topics."""
+    left = {
+        name: roles for name, roles in granted_on_topics(policies).items() if name not in topics
+    }
+    if left == granted_on_topics(policies):
+        return policies
     return {**policies, AUTH: {**policies[AUTH], TOPIC_AUTH: left}}

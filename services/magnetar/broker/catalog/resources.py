@@ -13,10 +13,15 @@ Creating a topic checks its namespace, and creating a partition checks its topic
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from magnetar.broker.catalog.deletion_mark import MarkedDeletion, refuse_marked
+from magnetar.broker.catalog.deletion_mark import (
+    MarkedDeletion,
+    Restored,
+    refuse_marked,
+    unchanged,
+)
 from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.core.names import NamespaceName, TopicName, check_entity_name
 from magnetar.managed_ledger.backlog_record import record_key
@@ -159,28 +164,34 @@ class Resources:
         namespace: NamespaceName,
         change: Callable[[Document], Document],
         *,
-        while_deleted: bool = False,
+        under: Sequence[Check] = (),
     ) -> None:
         """Applies `change` to the policies by compare-and-swap, possibly repeatedly.
 
-        Raises BeingDeleted, unless `while_deleted`.
+        Raises BeingDeleted, and BadRevision of a check in `under`.
         """
 
         def checked(document: Document) -> Document:
-            if not while_deleted:
-                refuse_marked(document, f"Namespace {namespace}")
+            refuse_marked(document, f"Namespace {namespace}")
             return change(document)
 
-        await self._update(f"{NAMESPACES_PREFIX}{namespace}", checked, "Namespace does not exist")
+        key = f"{NAMESPACES_PREFIX}{namespace}"
+        await self._update(key, checked, "Namespace does not exist", under)
 
-    def namespace_deletion(self, namespace: NamespaceName) -> MarkedDeletion:
-        """Returns the deletion of the namespace's record, to run with that of its topics."""
+    def namespace_deletion(
+        self, namespace: NamespaceName, restored: Restored = unchanged
+    ) -> MarkedDeletion:
+        """Returns the deletion of the namespace's record, to run with that of its topics.
+
+        `restored` as for `MarkedDeletion`.
+        """
         return MarkedDeletion(
             self._store,
             f"{NAMESPACES_PREFIX}{namespace}",
             what=f"Namespace {namespace}",
             absent="Namespace does not exist",
             written=self._wrote,
+            restored=restored,
         )
 
     async def forget_backlog(self, namespace: NamespaceName, under: Check) -> None:
@@ -309,15 +320,25 @@ class Resources:
         except BadRevision as error:
             raise Conflict(exists) from error
 
-    async def _update(self, key: str, change: Callable[[Document], Document], absent: str) -> None:
+    async def _update(
+        self,
+        key: str,
+        change: Callable[[Document], Document],
+        absent: str,
+        under: Sequence[Check] = (),
+    ) -> None:
         for _ in range(CAS_ATTEMPTS_MAX):
             record = await self._store.get(key)
             if record is None:
                 raise NotFound(absent)
             changed = encode(change(decode_document(record.key, record.value)))
             try:
-                revision = await self._store.put(key, changed, expected=record.revision)
-            except BadRevision:
+                revision = await self._store.transact(
+                    [Put(key, changed, expected=record.revision), *under]
+                )
+            except BadRevision as error:
+                if error.key != key:
+                    raise
                 continue
             if key.startswith(NAMESPACES_PREFIX):
                 self._wrote(Record(key, changed, revision))

@@ -7,14 +7,14 @@
 A change is a compare-and-swap of the whole record, so concurrent changes never mix.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from magnetar.core.errors import Conflict, MetadataError
 from magnetar.metadata.records import RecordType, encode
-from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore, Record
+from magnetar.metadata.store import ABSENT, BadRevision, Check, MetadataStore, Put, Record
 
 CAS_ATTEMPTS_MAX: Final = 20
 
@@ -52,10 +52,15 @@ class RuleRecord(Generic[R]):
         record = await store.get(self.key)
         return None if record is None else self.decode(record)
 
-    async def change(self, store: MetadataStore, change: Callable[[R | None], R | None]) -> None:
+    async def change(
+        self,
+        store: MetadataStore,
+        change: Callable[[R | None], R | None],
+        under: Sequence[Check] = (),
+    ) -> None:
         """Applies `change`, possibly repeatedly; a result of None writes nothing.
 
-        Raises what `change` raises, or Conflict.
+        Raises what `change` raises, Conflict, or BadRevision of a check in `under`.
         """
         for _ in range(CAS_ATTEMPTS_MAX):
             record = await store.get(self.key)
@@ -64,8 +69,10 @@ class RuleRecord(Generic[R]):
                 return
             revision = ABSENT if record is None else record.revision
             try:
-                await store.put(self.key, encode(changed), expected=revision)
-            except BadRevision:
+                await store.transact([Put(self.key, encode(changed), revision), *under])
+            except BadRevision as error:
+                if error.key != self.key:
+                    raise
                 continue
             return
         raise Conflict(f"The {self._name} are being changed by others; try again")

@@ -96,9 +96,9 @@ class Moves:
                 self._topics.abandon(claim.bundle.holds)
             raise
 
-    def _held(self, bundle: Bundle) -> Claim:
+    def _held(self, bundle: Bundle, expected: Claim | None = None) -> Claim:
         claim = self._view.claims.get(bundle)
-        if claim is None:
+        if claim is None or claim is not (expected or claim):
             raise NotFound(f"{bundle} is not owned by this broker")
         if claim.state is not ClaimState.HELD:
             raise Conflict(f"{bundle} is being moved or split already")
@@ -113,6 +113,9 @@ class Moves:
         return next((broker for broker in others if broker.broker_id == chosen), None)
 
     async def _move(self, claim: Claim, destination: BrokerRecord | None) -> str | None:
+        # Again: this task may start after another that was requested at the same time. The bundle
+        # must not be handed over by one move while the other closes its topics.
+        self._held(claim.bundle, claim)
         claim.state = ClaimState.LEAVING
         inside = claim.bundle.holds
         owner: BrokerRecord | None = None

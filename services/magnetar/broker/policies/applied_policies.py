@@ -17,10 +17,11 @@ the topic's own `policies_changed()` (`notifier.py`), which costs nothing per to
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from magnetar.broker.catalog.namespace_policies import granted_on_topics, without_topic
+from magnetar.broker.catalog.deletion_mark import BeingDeleted
+from magnetar.broker.catalog.namespace_policies import granted_on_topics, without_topics
 from magnetar.broker.catalog.resources import Document, Resources
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.policies.defaults import broker_value, fixed
@@ -42,7 +43,7 @@ from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.follower import Follower
 from magnetar.metadata.records import decode_document
-from magnetar.metadata.store import MetadataStore, Record
+from magnetar.metadata.store import Check, MetadataStore, Record
 from magnetar.policies.policy import Policy
 from magnetar.policies.rates import SUBSCRIPTION_DISPATCH_RATE
 from magnetar.policies.registry import POLICIES
@@ -273,16 +274,19 @@ class BrokerPolicies:
         elif cached is not None:
             self._following.missing(key, cached.revision)
 
-    async def forget(self, topic: TopicName) -> None:
-        """Deletes the policies and permissions of a deleted topic. A partition has none."""
-        await self.documents.forget(topic)
+    async def forget(self, topic: TopicName, under: Sequence[Check] = ()) -> None:
+        """Deletes the policies and permissions of a deleted topic. A partition has none.
+
+        `under` as for `TopicPolicyStore.forget`. The permissions are left to the deletion of the
+        namespace if that has begun: each change of its record would make it start over.
+        """
+        await self.documents.forget(topic, under)
         full = str(topic)
-        if full in granted_on_topics(self._document(topic.namespace)):
-            with contextlib.suppress(NotFound):  # the namespace is deleted, too
+        with contextlib.suppress(NotFound, BeingDeleted):
+            # Read from the store: the watch may be behind.
+            if full in granted_on_topics(await self._resources.policies(topic.namespace)):
                 await self._resources.update_policies(
-                    topic.namespace,
-                    lambda document: without_topic(document, full),
-                    while_deleted=True,
+                    topic.namespace, lambda document: without_topics(document, {full}), under=under
                 )
 
     async def begin(self, topic: TopicName) -> None:

@@ -10,7 +10,7 @@ are preserved.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -169,13 +169,18 @@ class TopicPolicyStore:
             return None if changed.empty else Record(key, value, at)
         raise Conflict(f"The policies of {topic} are being changed by others; try again")
 
-    async def forget(self, topic: TopicName) -> None:
+    async def forget(self, topic: TopicName, under: Sequence[Check] = ()) -> None:
         """Deletes the policies of a deleted topic; those of a partition's parent stay.
 
-        If the topic exists again, the policies belong to it and stay: this call may come late.
+        `under` are checks that hold only while the topic is being deleted; raises BadRevision of
+        one that does not. Without them, this call may come late: if the topic exists again, the
+        policies belong to it and stay.
         """
         key, partitioned = policies_key(topic), partitioned_key(topic)
         record = await self._store.get(key)
+        if record is not None and under:
+            await self._store.transact([Delete(key), *under])
+            return
         if record is None or await self._store.get(partitioned) is not None:
             return
         operations: list[Operation] = [Check(partitioned, ABSENT), Delete(key, record.revision)]

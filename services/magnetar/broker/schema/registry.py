@@ -290,37 +290,34 @@ class SchemaRegistry:
                 return version
         raise MetadataError(f"the schemas of {topic.base} kept changing; try again")
 
-    async def forget(self, topic: TopicName) -> int | None:
+    async def forget(self, topic: TopicName, under: Sequence[Check] = ()) -> int | None:
         """Deletes all versions of a deleted topic; returns the newest, None if there was none.
 
         The oldest versions are deleted first and the head last. If the broker dies half-way, the
-        remaining versions still end where the head says.
+        remaining versions still end where the head says. They are not decoded: an unreadable one
+        must not keep its topic. Raises BadRevision of a check in `under`.
         """
+        key = _key(topic)
         for _ in range(CAS_ATTEMPTS_MAX):
-            versions = await self._versions(topic)
-            if not versions.all:
+            head = await self._store.get(key)
+            if head is None:
                 return None
-            key = _key(topic)
+            versions = [record.key for record in await self._store.list(key + "/")]
+            step = TRANSACTION_OPS_MAX - 1 - len(under)
+            ends: list[Operation] = [Check(key, head.revision), *under]
             try:
-                numbers = [registered.version for registered in versions.all]
-                step = TRANSACTION_OPS_MAX - 1
-                for start in range(0, len(numbers), step):
-                    operations: list[Operation] = [
-                        Delete(_version_key(key, number))
-                        for number in numbers[start : start + step]
-                    ]
-                    last = start + step >= len(numbers)
-                    head: Operation = (
-                        Delete(key, versions.head_revision)
-                        if last
-                        else Check(key, versions.head_revision)
-                    )
-                    await self._store.transact([*operations, head])
-            except BadRevision:
+                while len(versions) > step:
+                    await self._store.transact([*map(Delete, versions[:step]), *ends])
+                    del versions[:step]
+                ends[0] = Delete(key, head.revision)
+                await self._store.transact([*map(Delete, versions), *ends])
+            except BadRevision as error:
+                if error.key != key:
+                    raise
                 continue
             finally:
                 self._cache.pop(key, None)
-            return numbers[-1]
+            return int(versions[-1].rpartition("/")[2], 16) if versions else None
         raise MetadataError(f"the schemas of {topic.base} kept changing; try again")
 
     async def topics(self, namespace: NamespaceName) -> list[str]:

@@ -1,8 +1,11 @@
 """The schema registry as topics use it: with their policies applied, and versions as bytes."""
 
+from collections.abc import Sequence
+
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.core.names import TopicName
+from magnetar.metadata.store import Check
 from magnetar.policies.admission import SCHEMA_AUTO_UPDATE, SCHEMA_COMPATIBILITY, SCHEMA_VALIDATION
 from magnetar.schemas.model import (
     CompatibilityStrategy,
@@ -40,6 +43,6 @@ class TopicSchemas:
         policy = self.policy(topic)
         await self._registry.for_consumer(topic, schema, policy, topic_is_idle=topic_is_idle)
 
-    async def forget(self, topic: TopicName) -> None:
-        """Deletes the schemas of a deleted topic."""
-        await self._registry.forget(topic)
+    async def forget(self, topic: TopicName, under: Sequence[Check] = ()) -> None:
+        """Deletes the schemas of a deleted topic. Raises BadRevision of a check in `under`."""
+        await self._registry.forget(topic, under)

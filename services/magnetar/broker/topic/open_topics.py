@@ -43,8 +43,8 @@ class OpenTopics:
         self._tasks = tasks
         self._open: dict[str, Topic] = {}
         self.opening: dict[str, Opening] = {}
-        self._leaving: set[str] = set()
-        """Names of topics that are being closed or deleted."""
+        self._leaving: dict[str, asyncio.Event] = {}
+        """Names of topics that are being closed or deleted; each event is set at the end."""
         self._drained: dict[str, Topic] = {}
         """Closed topics whose clients have not been notified yet."""
         self.abandonments = 0
@@ -83,11 +83,12 @@ class OpenTopics:
     def leaving(self, full_name: str) -> Iterator[None]:
         """Keeps the name taken while its topic, if open, is closed or deleted."""
         self._open.pop(full_name, None)
-        self._leaving.add(full_name)
+        self._leaving[full_name] = left = asyncio.Event()
         try:
             yield
         finally:
-            self._leaving.discard(full_name)
+            del self._leaving[full_name]
+            left.set()
 
     async def close(self, topic: Topic) -> None:
         """Closes the topic, unless it is being closed already; failures are logged."""
@@ -131,7 +132,11 @@ class OpenTopics:
                 garbage_policy.closed(topic)
 
     async def drain(self, bundle: Bundle) -> None:
-        """See `ServedTopics.drain`. Waits for topics of the bundle that are being opened."""
+        """See `ServedTopics.drain`.
+
+        Waits for topics of the bundle that are being opened, and for those that are being closed or
+        deleted already: the next owner would cut that short.
+        """
         while opening := [
             opening.topic for full, opening in self.opening.items() if parse_topic(full) in bundle
         ]:
@@ -144,6 +149,10 @@ class OpenTopics:
                     for topic in topics[start : start + CLOSED_AT_ONCE_MAX]
                 )
             )
+        while leaving := [
+            left for full, left in self._leaving.items() if parse_topic(full) in bundle
+        ]:
+            await leaving[0].wait()
 
     async def _drain(self, topic: Topic) -> None:
         full = topic.full_name

@@ -341,7 +341,7 @@ class TopicRegistry:
                     await self._ledgers.delete(ledger_name(name), (under,) if under else ())
                 except NotFound as error:
                     raise NotFound(f"Topic not found: {full}") from error
-            if not await self._resources.partitions(name.base):
+            elif not await self._resources.partitions(name.base):
                 await self._context.schemas.forget(name)
                 await self._context.policies.forget(name)
         self.news.announce(name, exists=False)

@@ -1,10 +1,12 @@
 """What counts as unused: use that only memory knows, names that come again, deletions cut short."""
 
+import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.broker.lifecycle.world import NAMESPACE, World, named, world
+from tests.unit.broker.lifecycle.world import World, named, world
 from tests.unit.broker.subscription.conftest import new_consumer
+from tests.unit.ledger.stage import turns
 
 from magnetar.broker.policies.store import policies_key
 from magnetar.broker.subscription.spec import SubType
@@ -15,6 +17,7 @@ from magnetar.ledger.metadata import ledger_key
 from magnetar.policies.lifecycle import INACTIVE_TOPICS, RETENTION, SUBSCRIPTION_EXPIRATION
 
 DAY_MS = 86_400_000
+DEADLINE_S = 20.0
 MONTH_MINUTES = 30 * 1440
 
 
@@ -154,15 +157,19 @@ async def test_a_topic_whose_only_subscription_cannot_be_read_is_in_use(mode: st
 
 
 async def test_a_topic_created_again_begins_without_policies() -> None:
-    """Its deletion was cut short between its log and its policies."""
+    """A former release deleted its log and was cut short before its policies."""
     kept: dict[str, Any] = {"retentionTimeInMinutes": 7, "retentionSizeInMB": -1}
     async with world() as w:
         for name in ("t", "p"):
             topic = await w.topic(name)
             await w.set(RETENTION, kept, topic)
-            await w.service.topics.unload(topic.name)
-            await w.service.ledgers.delete(f"{NAMESPACE}/persistent/{name}")
-            assert w.service.policies.value(named(name), RETENTION) == kept
+            policies = await w.service.store.get(policies_key(named(name)))
+            assert policies is not None
+            await w.service.topics.delete(topic.name, force=True)
+            await w.service.store.put(policies.key, policies.value)
+            async with asyncio.timeout(DEADLINE_S):
+                while w.service.policies.value(named(name), RETENTION) != kept:
+                    await turns(1)
         topic = await w.topic("t")
         await w.service.topics.create_partitioned(named("p"), 2, {})
         for name in ("t", "p"):
@@ -176,7 +183,7 @@ async def test_a_topic_created_again_begins_without_policies() -> None:
 
 
 async def test_a_late_deletion_does_not_take_the_policies_of_the_next() -> None:
-    """The deleting broker paused between log and policies; the topic was created again."""
+    """The deleting broker paused; the topic was created again."""
     kept: dict[str, Any] = {"retentionTimeInMinutes": 7, "retentionSizeInMB": -1}
     async with world() as w:
         topic = await w.topic("t")

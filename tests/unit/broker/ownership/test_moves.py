@@ -426,6 +426,46 @@ async def test_a_bundle_that_cannot_be_handed_over_does_not_keep_others_from_it(
         assert other.owned() == set()
 
 
+# -- at once
+
+
+@in_virtual_time
+async def test_of_two_moves_of_a_bundle_that_are_requested_at_once_one_is_refused() -> None:
+    """The second would hand the bundle over while the first closes its topics."""
+    async with Stage() as stage:
+        one, other = await stage.pair()
+        third = await stage.broker("c")
+        await one.take(FIRST)
+        moving = asyncio.gather(
+            one.ownership.unload(FIRST, other.id),
+            one.ownership.unload(FIRST, third.id),
+            one.ownership.split(FIRST),
+            return_exceptions=True,
+        )
+        first, *others = await moving
+        assert first == other.id
+        assert [type(error) for error in others] == [Conflict, Conflict]
+        assert await stage.store.owners() == {FIRST.range: other.record}
+        assert [name for name, _ in one.topics.asked] == ["loads", "drain", "dismiss"]
+
+
+@in_virtual_time
+async def test_a_bundle_that_is_being_split_is_not_moved_by_a_request_of_the_same_moment() -> None:
+    async with Stage() as stage:
+        one, other = await stage.pair()
+        await one.take(FIRST)
+        moving = asyncio.gather(
+            one.ownership.split(FIRST),
+            one.ownership.unload(FIRST, other.id),
+            return_exceptions=True,
+        )
+        parts, error = await moving
+        assert isinstance(error, Conflict)
+        assert isinstance(parts, list)
+        assert one.owned() == set(parts)
+        assert [name for name, _ in one.topics.asked] == ["loads"]
+
+
 # -- bundles that end
 
 

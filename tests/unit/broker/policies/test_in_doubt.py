@@ -291,8 +291,7 @@ async def test_a_topic_begins_without_policies_unless_they_are_its_own(stage: St
 
 async def test_permissions_on_a_topic_go_with_it_and_no_others(stage: Stage) -> None:
     granted = {str(TOPIC): {"r": ["produce"]}, str(OTHER): {"r": ["consume"]}}
-    marked = {AUTH: {TOPIC_AUTH: granted, "x": 1}, "deleted": True}
-    await stage.namespace(**marked)
+    await stage.namespace(**{AUTH: {TOPIC_AUTH: granted, "x": 1}})
     await stage.store.delete(LEDGER_KEY)
     await stage.own(message_ttl=5)
     await stage.policies.forget(TOPIC)
@@ -300,13 +299,36 @@ async def test_permissions_on_a_topic_go_with_it_and_no_others(stage: Stage) -> 
     record = await stage.store.get(namespace_key(NAMESPACE))
     assert record is not None
     assert msgspec.json.decode(record.value) == {
-        AUTH: {TOPIC_AUTH: {str(OTHER): {"r": ["consume"]}}, "x": 1},
-        "deleted": True,
+        AUTH: {TOPIC_AUTH: {str(OTHER): {"r": ["consume"]}}, "x": 1}
     }
     assert await stage.store.get(KEY) is None
     # Nothing is granted on it any more: its namespace's record stays as it is.
     await stage.policies.forget(TOPIC)
     assert await stage.store.get(namespace_key(NAMESPACE)) == record
+
+
+async def test_permissions_are_left_to_the_deletion_of_their_namespace(stage: Stage) -> None:
+    """A change of its record would make it start over."""
+    granted = {str(TOPIC): {"r": ["produce"]}}
+    await stage.namespace(**{AUTH: {TOPIC_AUTH: granted}, "deleted": True})
+    before = await stage.store.get(namespace_key(NAMESPACE))
+    await stage.store.delete(LEDGER_KEY)
+    await stage.own(message_ttl=5)
+    await stage.policies.forget(TOPIC)
+    assert await stage.store.get(KEY) is None
+    assert await stage.store.get(namespace_key(NAMESPACE)) == before
+
+
+async def test_permissions_that_the_watch_has_not_reported_go_with_their_topic(
+    stage: Stage,
+) -> None:
+    await stage.tasks.stop()
+    granted = {AUTH: {TOPIC_AUTH: {str(TOPIC): {"r": ["produce"]}}}}
+    await stage.store.put(namespace_key(NAMESPACE), encode(granted))
+    await stage.policies.forget(TOPIC)
+    record = await stage.store.get(namespace_key(NAMESPACE))
+    assert record is not None
+    assert msgspec.json.decode(record.value) == {AUTH: {TOPIC_AUTH: {}}}
 
 
 async def test_a_topic_is_forgotten_though_its_namespace_has_gone(stage: Stage) -> None:

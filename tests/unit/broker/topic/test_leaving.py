@@ -18,6 +18,7 @@ from magnetar.broker.topic import open_topics, registry
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import MetadataError, NotFound, PreconditionFailed, ServiceNotReady
+from magnetar.core.hashing import bundle_hash
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -169,13 +170,31 @@ async def test_a_drain_skips_topics_that_are_being_closed_already(
         unloading = asyncio.ensure_future(s.service.topics.unload(named("b")))
         await ends.began["b"].wait()
         ends.go["a"].set()
-        await draining
+        await turns(20)
         await refused(s.topic("b"), ServiceNotReady)
-        assert ends.times == {"a": 1, "b": 1}
+        assert not draining.done(), "the next owner would cut the closing short"
         ends.go["b"].set()
-        await unloading
+        await asyncio.gather(draining, unloading)
+        assert ends.times == {"a": 1, "b": 1}
         await s.topic("b")
         s.service.open_topics.dismiss(WHOLE.holds, ELSEWHERE)
+
+
+async def test_a_drain_waits_for_a_deletion_under_way_in_its_bundle() -> None:
+    """Without the bundle, it would end half-way: the topic is gone, and its data stays."""
+    async with stage() as s:
+        await s.topic()
+        held = s.store.hold(puts(MANAGED_LEDGERS_PREFIX))
+        deleting = asyncio.ensure_future(s.service.topics.delete(T, force=True))
+        await held.reached.wait()
+        opened, middle = s.service.open_topics, bundle_hash(str(T)) + 1
+        await opened.drain(Bundle(NAMESPACE, middle, RING_END))
+        draining = asyncio.ensure_future(opened.drain(Bundle(NAMESPACE, 0, middle)))
+        await turns(20)
+        assert not draining.done()
+        held.go.set()
+        await asyncio.gather(draining, deleting)
+        assert await stored_names(s) == set()
 
 
 async def test_a_drained_topic_notifies_its_clients_when_it_is_dismissed_and_once() -> None:
