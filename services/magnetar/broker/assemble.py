@@ -138,7 +138,7 @@ def assemble(
     clock, peers = SteadyClock.of(clock), peers or _own_peers(settings)
     managed_ledger = managed_ledger or settings.managed_ledger()
     tasks, resources, schemas = TaskSet("broker"), Resources(store), SchemaRegistry(store, clock)
-    open_topics = OpenTopics(tasks)
+    open_topics, groups = OpenTopics(tasks), GroupLimits(store, clock, record.broker_id, session)
     policy_news = PolicyNews(open_topics.__iter__, open_topics.loaded, tasks)
     policies = BrokerPolicies(store, settings, resources, policy_news.changed)
     cold, compaction, offloading = _cold(settings, store, clock, policies, managed_ledger)
@@ -153,7 +153,6 @@ def assemble(
         cold_first=offloading.cold_first,
         forget=Belongings(resources, topic_schemas, policies).forget_with_log,
     )
-    groups = GroupLimits(store, clock, record.broker_id, session)
     context = _topic_context(settings, store, clock, tasks, topic_schemas, policies, groups)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)

@@ -23,8 +23,8 @@ class Belongings:
     async def forget_with_log(self, ledger: str, marked: Check) -> None:
         """Deletes what belongs to the topic of a log, whose record is deleted next.
 
-        So whoever finishes a deletion that was cut short deletes this, too, and a late call deletes
-        nothing of the next topic of that name. Raises BadRevision if `marked` does not hold.
+        So any process that finishes an interrupted deletion deletes this too, and a late call
+        deletes nothing of the next topic of that name. Raises BadRevision if `marked` is not valid.
         """
         topic = topic_of_ledger(ledger)
         if topic.partition_index >= 0 or await self._resources.partitions(topic):

@@ -158,6 +158,10 @@ class OpenTopics:
         full = topic.full_name
         if self._open.get(full) is not topic:
             return  # it is being closed already
+        if (former := self._drained.get(full)) is not None:
+            # A single broker opens a topic again while the rest of its bundle is closed.
+            former.dismiss(None)
+            garbage_policy.closed(former)
         self._drained[full] = topic
         with self.leaving(full):
             try:

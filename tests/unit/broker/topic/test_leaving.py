@@ -12,7 +12,7 @@ from tests.unit.broker.topic.test_opening import CREATION, MEMORY, T, named, ref
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.catalog.topic_names import ledger_name
-from magnetar.broker.ownership.bundles import RING_END, Bundle
+from magnetar.broker.ownership.bundles import RING_END, Bundle, requested
 from magnetar.broker.policies.store import policies_key
 from magnetar.broker.topic import open_topics, registry
 from magnetar.broker.topic.api import Topic
@@ -195,6 +195,29 @@ async def test_a_drain_waits_for_a_deletion_under_way_in_its_bundle() -> None:
         held.go.set()
         await asyncio.gather(draining, deleting)
         assert await stored_names(s) == set()
+
+
+async def test_no_client_of_a_topic_that_is_drained_twice_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A standalone opens the topic again while a slow one keeps the first unload at work."""
+    async with held_ends(monkeypatch) as (s, ends):
+        one = requested({"numBundles": 1})
+        await s.service.resources.update_policies(NAMESPACE, lambda own: {**own, "bundles": one})
+        await s.topic("slow")
+        ends.hold("slow")
+        _, first = await s.producer(await s.topic())
+        unloading = [asyncio.ensure_future(s.service.topics.ownership.unload(WHOLE))]
+        await ends.began["slow"].wait()
+        async with asyncio.timeout(DEADLINE_S):
+            while str(T) in s.service.open_topics or s.service.open_topics.is_leaving(str(T)):
+                await turns(1)
+        _, second = await s.producer(await s.topic())
+        unloading.append(asyncio.ensure_future(s.service.topics.ownership.unload(WHOLE)))
+        await turns(20)
+        ends.go["slow"].set()
+        await asyncio.gather(*unloading)
+        assert (len(first.sent_away), len(second.sent_away)) == (1, 1)
 
 
 async def test_a_drained_topic_notifies_its_clients_when_it_is_dismissed_and_once() -> None:
