@@ -44,6 +44,7 @@ STRICTER = {
     "-2": "less than -1, which means no limit",
     '{"limitSize": -5, "policy": "producer_exception"}': "the same",
     '{"limitTime": -5, "policy": "producer_exception"}': "the same",
+    '{"limitTime": 60, "policy": "consumer_backlog_eviction"}': "a size has no time",
     '"NOPE"': "no such word; Pulsar takes it for none given",
     '"backward"': "the same: words are written in capitals",
     '"prefix"': "the same",

@@ -74,3 +74,23 @@ async def test_grants_of_a_new_namespace_are_complete(admin: Admin) -> None:
     shown = (await admin.done("GET", f"{NAMESPACES}/n2/permissions")).json()
     assert shown == {"r": ["consume", "produce"]}
     assert (await admin.done("GET", f"{NAMESPACES}/n2/permissions/subscription")).json() == {}
+
+
+@pytest.mark.parametrize("path", [f"{NAMESPACES}/n1", "~/persistent/t1/n1/a"])
+@pytest.mark.parametrize(
+    ("kind", "own", "other"),
+    [("destination_storage", "limitSize", "limitTime"), ("message_age", "limitTime", "limitSize")],
+)
+async def test_a_quota_has_the_limit_that_its_type_counts(
+    admin: Admin, path: str, kind: str, own: str, other: str
+) -> None:
+    await admin.topic()
+    quota = {"policy": "producer_exception", other: 60}
+    at = f"{path}/backlogQuota?backlogQuotaType={kind}"
+    refused = await admin.call("POST", at, quota)
+    assert refused.status_code == 400
+    assert f"{kind} needs {own}" in refused.json()["reason"]
+    created = await admin.call("PUT", f"{NAMESPACES}/n2", {"backlog_quota_map": {kind: quota}})
+    assert created.status_code == 400
+    await admin.done("POST", at, quota | {own: 60})  # as pulsar-admin sends both
+    await admin.done("POST", at, {"policy": "producer_exception"})  # no limit

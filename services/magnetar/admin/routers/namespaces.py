@@ -37,7 +37,7 @@ from magnetar.admin.routers.policies.documents import (
 )
 from magnetar.admin.routers.policies.fixed import OLD_STRATEGY, check_allowed, check_old_strategy
 from magnetar.admin.routers.policies.offload_place import check_place
-from magnetar.admin.routers.policies.rules import check_honored
+from magnetar.admin.routers.policies.rules import check_honored, check_quota
 from magnetar.admin.routers.resource_groups import require_group
 from magnetar.broker.catalog.namespace_policies import AUTH, default_policies
 from magnetar.broker.catalog.resources import Document
@@ -55,6 +55,7 @@ from magnetar.core.errors import (
 )
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 from magnetar.offload.policy import effective
+from magnetar.policies.lifecycle import BACKLOG_QUOTA
 from magnetar.policies.policy import Level
 from magnetar.policies.registry import at
 
@@ -325,6 +326,8 @@ async def _new_policies(
     if given.get(_OLD_RATE):
         raise NotAllowed(f"{_OLD_RATE} is out of use: set topicDispatchRate")
     _refuse_unused(given, service.cluster)
+    for kind, quota in policies[BACKLOG_QUOTA.document].items():
+        check_quota(kind, quota)
     for policy in at(Level.NAMESPACE):
         if policy.document in given:
             check_honored(policy, value_in(policies, policy, service.cluster), service)

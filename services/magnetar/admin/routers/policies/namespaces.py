@@ -21,7 +21,7 @@ from magnetar.broker.policies.resolution import applied, of_namespace
 from magnetar.broker.service import BrokerService
 from magnetar.offload.policy import effective
 from magnetar.policies.admission import SCHEMA_AUTO_UPDATE
-from magnetar.policies.lifecycle import OFFLOAD, PERSISTENCE
+from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD, PERSISTENCE
 from magnetar.policies.policy import Level, Policy, Unset
 from magnetar.policies.types import ListOf, Text
 
@@ -68,6 +68,8 @@ async def _change(request: Request, policy: Policy, value: Any, key: str) -> Non
     service, namespace = service_of(request), namespace_of(request)
     await service.resources.policies(namespace)  # "not found" precedes "invalid value"
     await rules.check_value(service, namespace, policy, value, Level.NAMESPACE)
+    if policy is BACKLOG_QUOTA and value is not None:
+        rules.check_quota(key, value)
 
     def change(document: Document) -> Document:
         changed = documents.with_value(document, policy, value, service.cluster, key)

@@ -26,6 +26,9 @@ from magnetar.policies.policy import Level, Policy
 MIB: Final = 1 << 20
 MINUTE_S: Final = 60
 SIZE_QUOTA: Final = "destination_storage"
+AGE_QUOTA: Final = "message_age"
+LIMITS: Final = {SIZE_QUOTA: "limitSize", AGE_QUOTA: "limitTime"}
+"""The limit that counts, by the type of the quota."""
 
 InForce = Callable[[Policy], Any]
 """Returns the policy in force after the change; for a namespace, only its own value."""
@@ -51,6 +54,17 @@ def check_together(changed: Policy, in_force: InForce, level: Level) -> None:
         f"Retention Quota must exceed configured backlog quota for {level.value}. "
         "Please increase retention quota and retry"
     )
+
+
+def check_quota(kind: str, quota: Mapping[str, Any]) -> None:
+    """Raises PreconditionFailed if a quota has only the limit that its type does not count."""
+    own, other = LIMITS[kind], LIMITS[SIZE_QUOTA if kind == AGE_QUOTA else AGE_QUOTA]
+    if quota[own] < 0 <= quota[other]:
+        raise PreconditionFailed(
+            f"{BACKLOG_QUOTA.invalid}: a quota of the type {kind} needs {own}, and {other} has no "
+            f"effect on it: set {own}, or choose the other type (backlogQuotaType)",
+            http_status=BACKLOG_QUOTA.invalid_status,
+        )
 
 
 def _contradict(retention: Mapping[str, Any] | None, quotas: Iterable[Mapping[str, Any]]) -> bool:

@@ -29,7 +29,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.names import TopicName
 from magnetar.offload.policy import effective
-from magnetar.policies.lifecycle import OFFLOAD
+from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD
 from magnetar.policies.non_persistent import without_effect
 from magnetar.policies.policy import Level, Policy, Rest
 
@@ -96,6 +96,8 @@ async def remove_policy(request: Request) -> Response:
 async def _change(request: Request, name: TopicName, policy: Policy, value: Any, key: str) -> None:
     service, is_global = service_of(request), bodies.flag(request, "isGlobal")
     await rules.check_value(service, name.namespace, policy, value, Level.TOPIC)
+    if policy is BACKLOG_QUOTA and value is not None:
+        rules.check_quota(key, value)
     document = await service.resources.policies(name.namespace)
 
     def change(own: TopicPolicies) -> TopicPolicies:
