@@ -50,7 +50,7 @@ def allowed(policy: Policy, value: Any) -> bool:
     if policy is REPLICATION:
         return bool(value == ["standalone"])
     if policy is BACKLOG_QUOTA:  # of the type destination_storage, whose limit is the size
-        quota = one_value(policy).check(value)
+        quota: Any = one_value(policy).check(value)
         return not quota["limitSize"] < 0 <= quota["limitTime"]
     return policy is not MAX_MESSAGE_SIZE or value <= ProducerSettings().message_bytes_max
 
