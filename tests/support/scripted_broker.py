@@ -89,6 +89,16 @@ class Session:
         if answers is not None:
             answers(self, message)
 
+    def deliver(self, consumer_id: int, entry_id: int, payload: bytes) -> None:
+        """Sends a message to a consumer."""
+        message = pb.CommandMessage(consumer_id=consumer_id)
+        message.message_id.ledgerId, message.message_id.entryId = LEDGER, entry_id
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry_id, publish_time=1)
+        encoded = metadata.SerializeToString()
+        command = pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=message).SerializeToString()
+        body = len(command).to_bytes(4) + command + len(encoded).to_bytes(4) + encoded + payload
+        self.writer.write(len(body).to_bytes(4) + body)
+
     def sent(self, send: pb.CommandSend) -> None:
         """Stores a message."""
         receipt = pb.CommandSendReceipt(producer_id=send.producer_id, sequence_id=send.sequence_id)
@@ -97,9 +107,23 @@ class Session:
         self.write(CommandType.SEND_RECEIPT, receipt)
 
 
+def _flow(session: Session, message: Any) -> None:
+    if session.broker.delivers:
+        session.deliver(message.consumer_id, 0, b"delivered")
+
+
+def _of_transaction(kind: int, answer: type[Any]) -> Callable[[Session, Any], None]:
+    def send(session: Session, message: Any) -> None:
+        session.write(kind, answer(request_id=message.request_id))
+
+    return send
+
+
 def _partitions(session: Session, message: Any) -> None:
-    answer = pb.CommandPartitionedTopicMetadataResponse(
-        request_id=message.request_id, partitions=0, response=_PARTITIONS.Success
+    answer = _PARTITIONS(
+        request_id=message.request_id,
+        partitions=int(message.topic.endswith("_assign")),
+        response=_PARTITIONS.Success,
     )
     session.write(CommandType.PARTITIONED_METADATA_RESPONSE, answer)
 
@@ -142,6 +166,18 @@ _ANSWERS: Final[dict[type, Callable[[Session, Any], None]]] = {
         CommandType.ACK_RESPONSE,
         pb.CommandAckResponse(consumer_id=message.consumer_id, request_id=message.request_id),
     ),
+    pb.CommandFlow: _flow,
+    pb.CommandTcClientConnectRequest: _of_transaction(
+        CommandType.TC_CLIENT_CONNECT_RESPONSE, pb.CommandTcClientConnectResponse
+    ),
+    pb.CommandNewTxn: _of_transaction(CommandType.NEW_TXN_RESPONSE, pb.CommandNewTxnResponse),
+    pb.CommandAddPartitionToTxn: _of_transaction(
+        CommandType.ADD_PARTITION_TO_TXN_RESPONSE, pb.CommandAddPartitionToTxnResponse
+    ),
+    pb.CommandAddSubscriptionToTxn: _of_transaction(
+        CommandType.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, pb.CommandAddSubscriptionToTxnResponse
+    ),
+    pb.CommandEndTxn: _of_transaction(CommandType.END_TXN_RESPONSE, pb.CommandEndTxnResponse),
     pb.CommandPing: lambda session, _: session.writer.write(PONG_FRAME),
 }
 
@@ -151,6 +187,8 @@ class ScriptedBroker:
 
     def __init__(self) -> None:
         self.url = ""
+        self.delivers = False
+        """Whether consumers get a message when they ask for some."""
         self.scripts: dict[str, Script] = {}
         self.received: list[str] = []
         self.sessions: list[Session] = []

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.support.scripted_broker import (
     CONNECT,
-    LEDGER,
     Script,
     ScriptedBroker,
     Session,
@@ -22,7 +21,7 @@ from tests.support.scripted_broker import (
     twice,
 )
 
-from magnetar.client import Client, ClientError
+from magnetar.client import Client, ClientError, SubscriptionType
 from magnetar.client.auth import NoAuthentication
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
@@ -62,6 +61,22 @@ async def read(client: Client) -> None:
         await reader.has_message_available()
 
 
+async def acknowledge(client: Client) -> None:
+    async with client.consumer("topic", "sub", ack_receipt=True) as consumer:
+        await consumer.ack(await consumer.receive(OPERATION_TIMEOUT_S))
+
+
+async def transact(client: Client) -> None:
+    async with (
+        client.consumer("topic", "sub", type=SubscriptionType.SHARED) as consumer,
+        client.producer("topic", send_timeout_s=OPERATION_TIMEOUT_S) as producer,
+    ):
+        message = await consumer.receive(OPERATION_TIMEOUT_S)
+        async with client.transaction() as txn:
+            await producer.send(b"x", transaction=txn)
+            await consumer.ack(message, transaction=txn)
+
+
 STAGES: list[tuple[str, Callable[[Client], Awaitable[None]]]] = [
     ("CONNECT", produce),
     ("PARTITIONED_METADATA", produce),
@@ -76,6 +91,13 @@ STAGES: list[tuple[str, Callable[[Client], Awaitable[None]]]] = [
     ("UNSUBSCRIBE", consume),
     ("CLOSE_CONSUMER", read),
     ("GET_LAST_MESSAGE_ID", read),
+    ("ACK", acknowledge),
+    ("TC_CLIENT_CONNECT_REQUEST", transact),
+    ("NEW_TXN", transact),
+    ("ADD_PARTITION_TO_TXN", transact),
+    ("ADD_SUBSCRIPTION_TO_TXN", transact),
+    ("ACK", transact),
+    ("END_TXN", transact),
 ]
 NEVER_FAIL = ("CLOSE_PRODUCER", "CLOSE_CONSUMER")
 """The broker has closed what it does not answer, or closes it with the connection."""
@@ -100,6 +122,7 @@ async def test_every_call_ends(
 ) -> None:
     others = asyncio.all_tasks()
     broker.scripts[stage] = script
+    broker.delivers = work in (acknowledge, transact)
     failure: ClientError | None = None
     async with asyncio.timeout(PATIENCE_S):
         async with connect(broker) as client:
@@ -133,8 +156,9 @@ async def test_a_close_ends_the_calls_that_are_under_way(
         return True
 
     broker.scripts[stage] = hold
+    broker.delivers = work in (acknowledge, transact)
     # Closing waits for receipts and for answers to what it sends, so for this long.
-    timeout_s = OPERATION_TIMEOUT_S if stage in (*NEVER_FAIL, "SEND") else PATIENCE_S * 3
+    timeout_s = OPERATION_TIMEOUT_S if stage in (*NEVER_FAIL, "SEND", "ACK") else PATIENCE_S * 3
     client = connect(broker, operation_timeout_s=timeout_s)
     working = asyncio.ensure_future(work(client))
     async with asyncio.timeout(PATIENCE_S):
@@ -168,17 +192,6 @@ async def test_an_address_that_is_none_is_an_error_of_the_client(
             await produce(client)
 
 
-def deliver(session: Session, entry_id: int) -> None:
-    """Sends a message to the first consumer of a client."""
-    message = pb.CommandMessage(consumer_id=0)
-    message.message_id.ledgerId, message.message_id.entryId = LEDGER, entry_id
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry_id, publish_time=1)
-    encoded = metadata.SerializeToString()
-    command = pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=message).SerializeToString()
-    body = len(command).to_bytes(4) + command + len(encoded).to_bytes(4) + encoded + b"again"
-    session.writer.write(len(body).to_bytes(4) + body)
-
-
 @pytest.mark.parametrize("redirect", ["", "no url", NAME_TOO_LONG, "pulsar://127.0.0.1:1"])
 @pytest.mark.parametrize("wrong", [None, other, redirected("no url"), redirected(NAME_TOO_LONG)])
 async def test_a_consumer_attaches_again_whatever_goes_wrong(
@@ -190,7 +203,7 @@ async def test_a_consumer_attaches_again_whatever_goes_wrong(
 
     def attached(session: Session, message: Any) -> bool:
         session.answer(message)
-        deliver(session, 0)
+        session.deliver(0, 0, b"again")
         return True
 
     async with asyncio.timeout(PATIENCE_S), connect(broker) as client:
@@ -216,7 +229,7 @@ async def test_a_frame_that_does_not_go_on_is_not_waited_for(broker: ScriptedBro
     def attached(session: Session, message: Any) -> bool:
         session.answer(message)
         if drips:
-            deliver(session, 0)
+            session.deliver(0, 0, b"again")
         else:
             drips.append(asyncio.create_task(drip(session)))
         return True

@@ -203,7 +203,7 @@ class ConnectionPool:
             else:
                 connection = await self._opened((address, address, 0), access)
                 connection.close()
-        except (ClientError, OSError, TimeoutError) as error:
+        except (ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
             log.info("cluster does not answer", service=str(address), error=str(error))
             return False
         return True
