@@ -18,7 +18,7 @@ from magnetar.compaction.records import (
     request_key,
 )
 from magnetar.core.errors import MagnetarError
-from magnetar.metadata.store import BadRevision, Delete, MetadataStore
+from magnetar.metadata.store import BadRevision, Check, Delete, MetadataStore, Operation
 from magnetar.offload.stores import StoreSpec, open_object_store, store_error
 from magnetar.offload.trash import DELETE_TIMEOUT_S, TrashedFile, delete_file, put_in_trash
 
@@ -45,11 +45,14 @@ async def delete_folder(spec: StoreSpec, folder: str) -> int:
     return len(metas)
 
 
-async def discard(store: MetadataStore, name: str, log_created_ms: int, now_ms: int) -> bool:
+async def discard(
+    store: MetadataStore, name: str, log_created_ms: int, marked: Check, now_ms: int
+) -> bool:
     """Trashes the files of a deleted log's artifact; False if it has none. Idempotent.
 
     Call it only when no new artifact can become live. The artifact of another log of that name,
-    created since, is left alone.
+    created since, is left alone. Raises BadRevision if `marked`, which shows that the log is being
+    deleted, is not valid.
     """
     key = compaction_key(name)
     for _ in range(ATTEMPTS_MAX):
@@ -57,14 +60,18 @@ async def discard(store: MetadataStore, name: str, log_created_ms: int, now_ms: 
         record = None if stored is None else decode_compaction(key, stored.value)
         if record is not None and record.log_created_ms != log_created_ms:
             return False
-        await store.delete(request_key(name))
+        request: list[Operation] = [Delete(request_key(name)), marked]
         if stored is None or record is None:
+            await store.transact(request)
             return False
         files = [TrashedFile(file.store, file.path) for file in files_of(record, now_ms)]
         trash = put_in_trash(name, files, now_ms)
         try:
-            await store.transact([Delete(key, stored.revision), *([trash] if files else [])])
-        except BadRevision:
+            trashing: list[Operation] = [trash] if files else []
+            await store.transact([Delete(key, stored.revision), *request, *trashing])
+        except BadRevision as error:
+            if error.key == marked.key:
+                raise
             continue  # a job has just committed an artifact, or another process discards it
         return bool(files)
     raise MagnetarError(f"{key} changed {ATTEMPTS_MAX} times while it was deleted")

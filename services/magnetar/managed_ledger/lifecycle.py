@@ -224,20 +224,21 @@ async def _finish_deletion(
     ledger_ids = (*(item.ledger_id for item in record.ledgers), *record.deleting)
     for ledger_id in ledger_ids:
         await context.ledgers.delete(ledger_id)
-    if ledger_ids:
-        await context.cold.delete(name, ledger_ids)
-        await context.cold.forget_request(name)
-    if ledger_ids or record.last_position > EARLIEST:
-        await _discard_compacted(name, record.created_ms, context)
+    marked = Check(key, revision)
     with suppress(BadRevision):  # another process deleted it
-        await context.forget(name, Check(key, revision))
+        if ledger_ids:
+            await context.cold.delete(name, ledger_ids)
+            await context.cold.forget_request(name, marked)
+        if ledger_ids or record.last_position > EARLIEST:
+            await _discard_compacted(name, record.created_ms, marked, context)
+        await context.forget(name, marked)
         await tenure.write([Delete(key, revision)])
 
 
-async def _discard_compacted(name: str, created_ms: int, context: Context) -> None:
+async def _discard_compacted(name: str, created_ms: int, marked: Check, context: Context) -> None:
     """Discards the compacted artifacts; none becomes live once the record is marked."""
     # Imported here: only a deletion needs it.
     from magnetar.compaction.deletion import discard
 
-    if await discard(context.store, name, created_ms, context.clock.now_ms()):
+    if await discard(context.store, name, created_ms, marked, context.clock.now_ms()):
         context.cold.empty_trash_soon()

@@ -23,7 +23,7 @@ from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
-from magnetar.metadata.store import BadRevision, Delete, MetadataStore, Record
+from magnetar.metadata.store import BadRevision, Check, Delete, MetadataStore, Record
 from magnetar.offload.cold_files import CACHE_BYTES_DEFAULT, ColdFiles, FileRef
 from magnetar.offload.errors import ColdFileCorrupt
 from magnetar.offload.records import (
@@ -232,9 +232,12 @@ class ColdLedgers:
             except TimeoutError:
                 pause_s = min(EMPTY_RETRY_S_MAX, 2 * pause_s)
 
-    async def forget_request(self, name: str) -> None:
-        """Deletes the offload request of a managed ledger that is being deleted."""
-        await self._repository.delete_request(name)
+    async def forget_request(self, name: str, marked: Check) -> None:
+        """Deletes the offload request of a managed ledger that is being deleted.
+
+        Raises BadRevision if `marked`, which shows that, is not valid.
+        """
+        await self._repository.delete_request(name, marked)
 
     async def close(self) -> None:
         """Stops emptying the trash, and closes all files. Idempotent."""

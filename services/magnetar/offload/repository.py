@@ -198,9 +198,9 @@ class OffloadRepository:
             return False
         return True
 
-    async def delete_request(self, name: str) -> None:
-        """Deletes the request of a managed ledger, finished or not."""
-        await self._store.delete(request_key(name))
+    async def delete_request(self, name: str, under: Check) -> None:
+        """Deletes the request of a managed ledger, finished or not. Raises BadRevision."""
+        await self._store.transact([Delete(request_key(name)), under])
 
     async def jobs(self) -> set[str]:
         """The ids of all running jobs."""

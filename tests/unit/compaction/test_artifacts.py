@@ -29,7 +29,7 @@ from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
-from magnetar.metadata.store import Operation
+from magnetar.metadata.store import ABSENT, Check, Operation
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.errors import ColdStoreUnavailable
 from magnetar.offload.file_format import EntryFileWriter
@@ -37,6 +37,7 @@ from magnetar.offload.records import RequestState, object_path
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar.offload.trash import TRASH_PREFIX, TrashedFile, decode_trash
 
+MARKED = Check("/mark", ABSENT)
 CREATED_MS = 7
 LEFT = (Position(1, 2), Position(1, 5), Position(3, 0), Position(3, 4), Position(5, 1))
 SIZE = 10
@@ -153,26 +154,26 @@ async def test_with_its_log_an_artifact_and_what_it_replaced_become_trash(tmp_pa
     )
     await store.put(compaction_key(NAME), encode(whole))
     await store.put(request_key(NAME), encode(CompactionRequest(1)))
-    assert await discard(store, NAME, CREATED_MS + 1, 99) is False
+    assert await discard(store, NAME, CREATED_MS + 1, MARKED, 99) is False
     assert await store.get(request_key(NAME)) is not None, "another log of this name asked for it"
-    assert await discard(store, NAME, CREATED_MS, 99) is True
+    assert await discard(store, NAME, CREATED_MS, MARKED, 99) is True
     assert await trashed(store) == [
         TrashedFile(elsewhere, "old"),
         TrashedFile(whole.store, "1.parquet"),
     ]
     assert await store.get(compaction_key(NAME)) is None
     assert await store.get(request_key(NAME)) is None
-    assert await discard(store, NAME, CREATED_MS, 99) is False
+    assert await discard(store, NAME, CREATED_MS, MARKED, 99) is False
     assert len(await trashed(store)) == 2
 
 
 async def test_without_files_there_is_no_trash(tmp_path: Path) -> None:
     store = MemoryStore(SystemClock())
     await store.put(request_key(NAME), encode(CompactionRequest(1)))
-    assert await discard(store, NAME, CREATED_MS, 99) is False
+    assert await discard(store, NAME, CREATED_MS, MARKED, 99) is False
     assert await store.get(request_key(NAME)) is None
     await store.put(compaction_key(NAME), encode(record(tmp_path)))
-    assert await discard(store, NAME, CREATED_MS, 99) is False
+    assert await discard(store, NAME, CREATED_MS, MARKED, 99) is False
     assert await store.list("/") == []
 
 
@@ -199,9 +200,9 @@ async def test_an_artifact_that_is_committed_meanwhile_goes_too(times: int, tmp_
     store.left = times
     if times == ATTEMPTS_MAX:
         with pytest.raises(MagnetarError, match="changed 8 times"):
-            await discard(store, NAME, CREATED_MS, 99)
+            await discard(store, NAME, CREATED_MS, MARKED, 99)
         return
-    assert await discard(store, NAME, CREATED_MS, 99) is True
+    assert await discard(store, NAME, CREATED_MS, MARKED, 99) is True
     assert [file.path for file in await trashed(store)] == ["late0"]
     assert await store.get(compaction_key(NAME)) is None
 

@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+from tests.support.held_store import HeldStore, deletes
 from tests.unit.ledger.stage import NAME, Stage, publish, turns
 
 from magnetar.core.errors import MagnetarError
@@ -73,3 +74,23 @@ async def test_what_was_created_again_meanwhile_is_left_alone(deleting: bool) ->
     assert not again.broken_cursors
     assert again.cursors["sub"].is_acked(ledger_id, 1)
     assert again.entries_total == 3
+
+
+@pytest.mark.parametrize("prefix", ["/offload-requests/", "/compaction-requests/"])
+async def test_a_request_for_what_was_created_again_meanwhile_is_left_alone(prefix: str) -> None:
+    """The next owner finished the deletion, and a client has requested a job since."""
+    stage = Stage()
+    stage.store = store = HeldStore()
+    await marked_deleted(stage)
+    held = store.hold(deletes(prefix))
+    late = asyncio.ensure_future(stage.factory().delete(NAME))
+    await held.reached.wait()
+    factory = stage.factory()
+    await publish(await factory.open(NAME), b"new")
+    revision = await store.put(prefix + NAME, b"{}")
+    held.go.set()
+    await asyncio.wait([late])
+    stored = await store.get(prefix + NAME)
+    assert stored is not None
+    assert stored.revision == revision
+    await factory.close()

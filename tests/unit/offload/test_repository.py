@@ -18,7 +18,7 @@ from magnetar.core.errors import MetadataError, PersistenceError
 from magnetar.core.ids import Position
 from magnetar.ledger.metadata import Ensemble, LedgerMetadata, LedgerState, ledger_key
 from magnetar.metadata.records import encode
-from magnetar.metadata.store import BadRevision, MetadataUnavailable
+from magnetar.metadata.store import ABSENT, BadRevision, Check, MetadataUnavailable
 from magnetar.offload import repository as repository_module
 from magnetar.offload.policy import NO_DEFAULTS, namespace_key, topic_policies_key
 from magnetar.offload.records import (
@@ -389,9 +389,12 @@ async def test_a_request_is_open_until_a_job_has_finished_it(
         assert again is None
     else:
         assert again == (changed, stored.revision)
-    await repository.delete_request(NAME)
-    assert await stage.store.get(request_key(NAME)) is None
-    await repository.delete_request(NAME)
+    with pytest.raises(BadRevision):
+        await repository.delete_request(NAME, Check("/mark", 7))
+    assert await stage.store.get(request_key(NAME)) is not None
+    for _ in range(2):
+        await repository.delete_request(NAME, Check("/mark", ABSENT))
+        assert await stage.store.get(request_key(NAME)) is None
 
 
 async def test_running_jobs_are_listed_by_id(stage: Stage) -> None:
