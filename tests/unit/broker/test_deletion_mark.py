@@ -98,6 +98,39 @@ async def killed_on_the_way(store: StalledStore) -> None:
     assert await marked(store) is True
 
 
+@pytest.mark.parametrize(
+    ("killed", "check", "empty", "calls"),
+    [
+        (True, refuse, nothing, 1),
+        (True, nothing, refuse, 1),
+        (False, nothing, refuse, 1),
+        (False, refuse, nothing, 0),
+    ],
+    ids=["killed and refused", "killed and failed", "failed", "refused"],
+)
+async def test_a_record_is_restored_after_a_part_of_what_is_below_it_may_have_been_deleted(
+    store: StalledStore, killed: bool, check: Any, empty: Any, calls: int
+) -> None:
+    if killed:
+        await killed_on_the_way(store)
+    seen: list[bool | None] = []
+
+    async def restored(document: dict[str, Any]) -> dict[str, Any]:
+        seen.append(await marked(store))
+        return {**document, "restored": True}
+
+    again = MarkedDeletion(
+        store, KEY, what="it", absent="gone", written=lambda _: None, restored=restored
+    )
+    with pytest.raises(Conflict, match="not empty"):
+        await again.run(check, empty)
+    assert seen == [True] * calls
+    record = await store.get(KEY)
+    assert record is not None
+    assert msgspec.json.decode(record.value).get("restored", False) is bool(calls)
+    assert not await marked(store)
+
+
 async def test_a_repeated_deletion_finishes_one_that_was_killed(store: StalledStore) -> None:
     await killed_on_the_way(store)
     await deletion(store).run(nothing, nothing)

@@ -87,8 +87,8 @@ class MarkedDeletion:
         self._written = written
         self._under: Sequence[Check] = () if under is None else (under,)
         self._restored = restored
-        self._begun = False
-        """Whether something below the record may have been deleted under its mark."""
+        self._only_marked = False
+        """Whether this deletion has written the mark, and nothing was deleted under it yet."""
         self._in_doubt = False
         """Whether a mark's write had no answer: it may succeed until the revision changes."""
 
@@ -106,7 +106,7 @@ class MarkedDeletion:
                 revision = await self._mark(again=marked)
                 marked = True
                 await check()
-                self._begun = True
+                self._only_marked = False
                 await empty(Check(self._key, revision))
                 await self._store.delete(self._key, expected=revision)
             except BadRevision as error:
@@ -127,7 +127,6 @@ class MarkedDeletion:
         if record is None:
             raise NotFound(self._absent)
         if is_marked(decode_document(record.key, record.value)):
-            self._begun = True  # perhaps by another deletion
             return record.revision
         if again:
             raise Conflict(
@@ -136,7 +135,7 @@ class MarkedDeletion:
             )
         self._in_doubt = True
         revision = await self._write(record, marked=True, checks=self._under)
-        self._in_doubt = False
+        self._in_doubt, self._only_marked = False, True
         return revision
 
     async def _unmark(self) -> None:
@@ -159,7 +158,7 @@ class MarkedDeletion:
 
     async def _write(self, record: Record, *, marked: bool, checks: Sequence[Check] = ()) -> int:
         document = decode_document(record.key, record.value)
-        if not marked and self._begun:
+        if not marked and is_marked(document) and not self._only_marked:
             document = await self._restored(document)
         value = encode({**document, DELETED: marked})
         revision = await self._store.transact([Put(self._key, value, record.revision), *checks])
