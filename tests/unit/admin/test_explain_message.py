@@ -174,6 +174,15 @@ async def test_a_key_held_by_a_consumer_without_permits(admin: Admin) -> None:
         assert found.since is not None
 
 
+async def test_a_consumer_without_a_name_has_its_address(admin: Admin) -> None:
+    consumer = await attach(admin, "s", SubType.Key_Shared, permits=1, name="")
+    delivered, waiting = await keyed(admin, "k"), await keyed(admin, "k", 1)
+    found = await first(admin, "s", delivered)
+    assert found.code == "in_flight"
+    assert f"{consumer.sink.address}#7" in found.summary
+    assert (await first(admin, "s", waiting)).code == "key_held"
+
+
 async def test_a_key_without_an_owner(admin: Admin) -> None:
     low = KeySharedSpec(KeySharedMode.STICKY, ((0, 32_767),))
     await attach(admin, "s", SubType.Key_Shared, name="low", key_shared=low)

@@ -219,7 +219,7 @@ class SingleActiveDispatcher(Dispatcher):
     def facts(self) -> DispatchFacts:
         """See `Dispatcher.facts`."""
         facts = super().facts()
-        facts.active = None if self.active is None else self.active.name
+        facts.active = None if self.active is None else self.active.label
         facts.switching = self._switch is not None
         return facts
 

@@ -82,6 +82,11 @@ class Consumer:
         return self.spec.name
 
     @property
+    def label(self) -> str:
+        """The consumer's name for people, or its address and id if its client gave it none."""
+        return self.name or f"{self.sink.address}#{self.spec.consumer_id}"
+
+    @property
     def available(self) -> bool:
         """Whether the dispatcher may hand over an entry now."""
         return self.permits > 0 and not self.blocked and self.sink.writable

@@ -9,7 +9,6 @@ from magnetar.broker.dispatch.metadata import sticky_key_of
 from magnetar.broker.explain.gather.filters import rejected_message
 from magnetar.broker.explain.gather.parts import Parts
 from magnetar.broker.explain.gather.subscription import (
-    label,
     open_in,
     subscription_state,
     with_bookies,
@@ -115,7 +114,7 @@ async def _compacted_by(
         except (MagnetarError, TimeoutError):
             return None
         if not rows or Position(*rows[0][:2]) != position:
-            return label(consumer), artifact.horizon
+            return consumer.label, artifact.horizon
     return None
 
 
@@ -172,7 +171,7 @@ def _holder(
     """Returns the consumer that the entry was delivered to, empty if it was not delivered."""
     for consumer in subscription.consumers:
         if consumer.held(*position):
-            return label(consumer)
+            return consumer.label
     if state.type in SINGLE and not state.switching and position < state.read_position:
         return next((consumer.name for consumer in state.consumers if consumer.active), "")
     return ""

@@ -127,16 +127,11 @@ async def subscription_state(
     )
 
 
-def label(consumer: Consumer) -> str:
-    """Returns the consumer's name, or its address and id if its client gave it none."""
-    return consumer.name or f"{consumer.sink.address}#{consumer.spec.consumer_id}"
-
-
 def _consumer(consumer: Consumer, active: str | None) -> ConsumerState:
     ledger_id = min(consumer.pending, default=-1)
     oldest = None if ledger_id < 0 else Position(ledger_id, min(consumer.pending[ledger_id]))
     return ConsumerState(
-        label(consumer),
+        consumer.label,
         address=consumer.sink.address,
         client_version=consumer.sink.client_version,
         connected_ms=consumer.connected_since_ms,
@@ -144,7 +139,7 @@ def _consumer(consumer: Consumer, active: str | None) -> ConsumerState:
         unacked=consumer.unacked,
         blocked=consumer.blocked,
         writable=consumer.sink.writable,
-        active=active is None or consumer.name == active,
+        active=active is None or consumer.label == active,
         last_flow_ms=consumer.last_flow_ms,
         last_consumed_ms=consumer.last_consumed_ms,
         last_acked_ms=consumer.last_acked_ms,
