@@ -54,15 +54,15 @@ def parse_address(url: str) -> Address:
     return Address(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme])
 
 
-def broker_address(url: str, topic: str, told_by: str) -> Address:
-    """Parses the URL of a broker that another one told; raises LookupFailed, for a retry."""
+def broker_address(url: str, topic: str, sender: str) -> Address:
+    """Parses the URL of a broker that a broker has sent; raises LookupFailed, for a retry."""
     try:
         return parse_address(url)
     except InvalidConfiguration as error:
         raise LookupFailed(
             f"The address of the topic's broker is none: {error.message}",
             topic=topic,
-            broker=told_by,
+            broker=sender,
         ) from error
 
 
