@@ -7,6 +7,7 @@ away. Pulsar does the same.
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.compaction.artifact import Artifact
+from magnetar.core.errors import NotFound
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.id_runs import run_start
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -18,21 +19,24 @@ NO_BATCH = -1
 
 
 async def find_last_message(
-    ledger: ManagedLedger, position: Position | None, compacted: CompactedLog | None
+    ledger: ManagedLedger, compacted: CompactedLog | None
 ) -> tuple[Position, int]:
-    """Returns the last message (EARLIEST: none) and its index in its batch (-1: no batch).
-
-    `position` is the last entry of the log, None if the log has none.
-    """
-    artifact = None if compacted is None else await compacted.current()
-    if compacted is not None and artifact is not None and _is_within(artifact, position):
-        entry = await compacted.last_entry()
-        if entry is None:
+    """Returns the last message (EARLIEST: none) and its index in its batch (-1: no batch)."""
+    while True:
+        position = last_readable(ledger)
+        artifact = None if compacted is None else await compacted.current()
+        if compacted is not None and artifact is not None and _is_within(artifact, position):
+            entry = await compacted.last_entry()
+            if entry is None:
+                return EARLIEST, NO_BATCH
+            return Position(entry.ledger_id, entry.entry_id), _last_kept_index(entry.data)
+        if position is None:
             return EARLIEST, NO_BATCH
-        return Position(entry.ledger_id, entry.entry_id), _last_kept_index(entry.data)
-    if position is None:
-        return EARLIEST, NO_BATCH
-    return position, _last_index((await ledger.read_entry(position)).data)
+        try:
+            return position, _last_index((await ledger.read_entry(position)).data)
+        except NotFound:
+            if position > ledger.trimmed_to:
+                raise
 
 
 def _is_within(artifact: Artifact, position: Position | None) -> bool:

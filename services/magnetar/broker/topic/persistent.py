@@ -23,7 +23,7 @@ from magnetar.broker.topic.deduplication.deduplication import Deduplication
 from magnetar.broker.topic.deduplication.sequences import NONE, ProducerSequence
 from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
 from magnetar.broker.topic.delayed.delaying import DelayingTopic
-from magnetar.broker.topic.last_message import find_last_message, last_readable
+from magnetar.broker.topic.last_message import find_last_message
 from magnetar.broker.topic.message_index import next_index
 from magnetar.broker.topic.own_properties import (
     EPOCH_PROPERTY,
@@ -434,8 +434,7 @@ class PersistentTopic(DelayingTopic):
 
     async def last_message(self, compacted: CompactedLog | None) -> tuple[Position, int]:
         """See `Topic.last_message`."""
-        position = last_readable(self.managed_ledger)
-        return await find_last_message(self.managed_ledger, position, compacted)
+        return await find_last_message(self.managed_ledger, compacted)
 
     async def check_schema(self, schema: SchemaInfo) -> None:
         """Registers a consumer's schema on an idle topic, else checks it; see

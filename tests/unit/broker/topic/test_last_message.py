@@ -15,6 +15,8 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.compaction.artifact import Artifacts
 from magnetar.compaction.records import CompactedFile, CompactionRecord, compaction_key
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.records import encode
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.errors import ColdFileMissing
@@ -169,6 +171,23 @@ async def test_the_last_message_of_an_artifact_that_was_replaced_and_deleted(
             await topic.last_message(seen)
         await view(s, topic, tmp_path / "2", places[2], (places[0], entry_bytes("a")))
         assert await topic.last_message(seen) == (places[0], -1)
+
+
+async def test_a_last_message_that_is_trimmed_before_it_is_read_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        await stored(topic, entry_bytes("a"))
+        read_entry = ManagedLedger.read_entry
+
+        async def overtaken(ledger: ManagedLedger, position: Position) -> Entry:
+            monkeypatch.undo()
+            await ledger.truncate()
+            return await read_entry(ledger, position)
+
+        monkeypatch.setattr(ManagedLedger, "read_entry", overtaken)
+        assert await topic.last_message(None) == (EARLIEST, -1)
 
 
 async def test_the_last_message_is_the_newest_that_is_kept() -> None:
