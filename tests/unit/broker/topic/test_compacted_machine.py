@@ -24,10 +24,13 @@ from magnetar.offload.stores import StoreSpec
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
 from magnetar.transactions.model import Outcome, TxnId, TxnState
 
+TEST_TIMEOUT_S = 180
 SEEDS = 5
 RUNS_PER_SEED = 6
 STEPS = 80
 ENDED = {Outcome.COMMIT: TxnState.COMMITTED, Outcome.ABORT: TxnState.ABORTED}
+
+pytestmark = pytest.mark.timeout(TEST_TIMEOUT_S)
 
 
 class Table:
