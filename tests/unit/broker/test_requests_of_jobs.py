@@ -18,6 +18,7 @@ from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.records import encode
+from magnetar.metadata.store import ABSENT, Check
 from magnetar.offload import records as offload
 from magnetar.offload.stores import StoreSpec
 from magnetar.offload.trash import TRASH_PREFIX, decode_trash
@@ -198,7 +199,7 @@ async def test_a_log_is_deleted_with_an_artifact_committed_at_that_moment(
     await store.put(compaction.request_key(NAME), request)
     await store.put(key, artifact("old"))
     held = store.hold(deletes(key))
-    discarding = asyncio.ensure_future(discard(store, NAME, OLD_MS, 1))
+    discarding = asyncio.ensure_future(discard(store, NAME, OLD_MS, Check("/mark", ABSENT), 1))
     await held.reached.wait()
     await store.put(key, artifact("new"))
     held.go.set()

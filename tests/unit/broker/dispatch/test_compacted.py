@@ -22,6 +22,7 @@ from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.records import encode
+from magnetar.metadata.store import ABSENT, Check
 from magnetar.offload.cold import ColdLedgers
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.errors import ColdFileMissing
@@ -312,7 +313,8 @@ async def test_the_artifact_is_deleted_with_its_log(topic: Topic) -> None:
     assert await store.get(compaction_key(NAME)) is None
     await empty_trash(store)
     assert list(files.iterdir()) == []
-    assert not await discard(store, NAME, topic.ledger.created_ms, 0)
+    marked = Check("/mark", ABSENT)
+    assert not await discard(store, NAME, topic.ledger.created_ms, marked, 0)
     # A new log of the same name does not see the old artifact, even if its record exists.
     topic.stage.clock.advance(1)
     await topic.open(1)

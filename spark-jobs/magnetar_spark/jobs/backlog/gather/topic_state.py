@@ -170,7 +170,7 @@ def _subscription(
     acks = None if cursor.state is None else acks_of(index, cursor.state)
     if acks is not None and aborted is not None and cursor.name not in PAYLOAD_CURSORS:
         # As a broker that loads the topic: its own acks of them may not be stored yet.
-        acks.ack_all_of(acks_of(index, aborted))
+        acks.skip_all_of(acks_of(index, aborted))
     oldest = None if acks is None else acks.oldest_unacked
     return Subscription(cursor.name, cursor, acks, oldest)
 
