@@ -220,14 +220,15 @@ def test_shared_types_get_a_message_at_its_delivery_time(
     consumer = client.subscribe(topic, "sub", consumer_type=kind)
     producer = client.create_producer(topic)
     at_ms = int(time.time() * 1000) + 3_000
-    producer.send(b"later", deliver_at=at_ms + 1_000)
-    producer.send(b"at", deliver_at=at_ms)
+    due_ms = {b"later": at_ms + 1_000, b"at": at_ms}
+    for body, deliver_at in due_ms.items():
+        producer.send(body, deliver_at=deliver_at)
     producer.send(b"past", deliver_at=at_ms - 60_000)
     producer.send(b"now")
     assert sorted(bodies(take(consumer, 2))) == [b"now", b"past"]
-    assert bodies(take(consumer, 1)) == [b"at"]
-    assert time.time() * 1000 >= at_ms - TICK_MS, "a tick early at most"
-    assert bodies(take(consumer, 1)) == [b"later"]
+    while due_ms:  # where both are due at once, on a machine that was busy, either may be first
+        (body,) = bodies(take(consumer, 1))
+        assert time.time() * 1000 >= due_ms.pop(body) - TICK_MS, "a tick early at most"
 
 
 def test_a_type_that_delivers_in_order_gets_a_delayed_message_at_once(
