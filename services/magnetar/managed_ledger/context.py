@@ -48,7 +48,7 @@ Forget = Callable[[str, Check], Awaitable[None]]
 
 
 async def nothing_else(_name: str, _marked: Check) -> None:
-    """Keeps nothing of a managed ledger elsewhere."""
+    """Deletes nothing, for a process that keeps nothing else of a managed ledger."""
 
 
 ColdFirst = Callable[[str], bool]

@@ -106,7 +106,7 @@ class Policy:
     undefined: object = None
     """A value that means the same as no value."""
     undefined_on_topic: bool = True
-    """Whether it means that on a topic, too; else it precedes the namespace's value."""
+    """Whether `undefined` also means "not set" on a topic; otherwise it overrides the namespace."""
     namespace: Rest | None = None
     topic: Rest | None = None
     invalid: str = ""

@@ -38,7 +38,7 @@ Restored = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 async def unchanged(document: dict[str, Any]) -> dict[str, Any]:
-    """Returns a record that says nothing of what is below it."""
+    """Returns the record as it is, for one that does not list what is below it."""
     return document
 
 

@@ -35,7 +35,7 @@ class Owner(Protocol):
 
 
 class Strays:
-    """Finds and releases such claims; at most one task for each namespace."""
+    """Releases claims outside of the ring; has at most one task for each namespace."""
 
     def __init__(self, owner: Owner, moves: Moves, tasks: TaskSet) -> None:
         self._owner = owner
@@ -56,7 +56,7 @@ class Strays:
         return [bundle for bundle in own if ring is None or bundle not in ring]
 
     async def _release_all(self, namespace: NamespaceName) -> None:
-        """Returns when this broker has no claim outside of the ring that it knows."""
+        """Returns once this broker has no claim outside of the ring that it knows."""
         try:
             while self._outside(namespace, self._owner.rings.get(namespace)):
                 try:

@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_due = False
         self._paused = False
         self._waiting: dict[int, tuple[asyncio.Future[Message], str, int]] = {}
-        """The requests without an answer: their topic and their type."""
+        """The unanswered requests by id: the future, the topic, and the type of the command."""
         self._request_ids = itertools.count(1)
         self._producers: dict[int, ProducerLink] = {}
         self._consumers: dict[int, ConsumerLink] = {}
